@@ -22,8 +22,9 @@ enum Uid : int64_t { kQ = 1, kK, kV, kY, kStatistics, kDy, kDq, kDk, kDv, kBias,
 }  // namespace
 
 std::string FusedAttentionProblem::key() const {
-  std::string key = fmt::format("{} {} {} {} {}", gradient ? "gradient" : "forward", scale,
-                                deterministic ? "deterministic" : "", workspace_limit, gradient_of_bias ? "bias" : "");
+  std::string key =
+      fmt::format("{} {} {} {} {} {}", gradient ? "gradient" : "forward", scale, deterministic ? "deterministic" : "",
+                  workspace_limit, gradient_of_bias ? "bias" : "", causal ? "causal" : "");
   for (const AttentionOperand* each : {&q, &k, &v, &y, &bias})
     key += fmt::format(" {}:{}", each->extents, each->strides);
   return key;
@@ -103,8 +104,11 @@ class FusedAttentionPlanner {
   }
 
   void add_forward() {
-    auto attributes =
-        fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(problem_.scale);
+    auto attributes = fe::graph::SDPA_attributes()
+                          .set_name("attention")
+                          .set_generate_stats(true)
+                          .set_attn_scale(problem_.scale)
+                          .set_causal_mask(problem_.causal);
     if (biased()) attributes.set_bias(operand(kBias, problem_.bias));
     auto [y, sums] =
         graph().sdpa(operand(kQ, problem_.q), operand(kK, problem_.k), operand(kV, problem_.v), attributes);
@@ -119,6 +123,7 @@ class FusedAttentionPlanner {
     auto attributes = fe::graph::SDPA_backward_attributes()
                           .set_name("attention_grad")
                           .set_attn_scale(problem_.scale)
+                          .set_causal_mask(problem_.causal)
                           .set_deterministic_algorithm(problem_.deterministic);
     if (biased()) attributes.set_bias(operand(kBias, problem_.bias));
     if (problem_.gradient_of_bias) attributes.set_dbias(operand(kDbias, problem_.bias));

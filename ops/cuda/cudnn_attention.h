@@ -22,6 +22,7 @@ struct FusedAttentionProblem {
   AttentionOperand q, k, v, y;
   AttentionOperand bias;  // added to the scores: 1 or samples, 1 or heads, rows of Q, rows of K; empty: nothing is
   bool gradient_of_bias = false;  // wanted as well
+  bool causal = false;            // keys after each row are hidden
   float scale = 1;
   bool deterministic = false;
   int64_t workspace_limit = 0;

@@ -129,6 +129,7 @@ void AttentionProblem::add_bias(const Node& node, const TensorType& type) {
   }
   bias_samples = shape[0];
   bias_heads = shape[1];
+  causal = int_attribute(node, "causal") != 0;
   bias = {bias_samples == 1 ? 0 : bias_heads * queries * keys, bias_heads == 1 ? 0 : queries * keys, keys};
 }
 
@@ -180,7 +181,9 @@ void infer_attention_grad(InferContext& context) {
                "one number for each row of Q");
   for (const size_t i : {size_t{0}, problem.at.k, problem.at.v}) context.set_output(i, context.input(i));
   if (context.output_count() <= problem.at.dbias) return;
-  if (!problem.biased()) context.fail("output 'dbias' exists only where there is an input 'bias'");
+  if (!problem.biased() || problem.causal) {
+    context.fail("output 'dbias' exists only where there is an input 'bias', and the attribute 'causal' is 0");
+  }
   context.set_output(problem.at.dbias, context.input(problem.at.bias));
 }
 
@@ -418,17 +421,20 @@ void add_pair(OpRegistry& registry, const std::string& name, const std::string& 
 
 void register_product_attention(OpRegistry& registry) {
   const AttributeSpec scale = float_spec("scale", 1.0, "the factor of the scores");
+  const AttributeSpec causal = int_spec(
+      "causal", 0, "1: the bias hides all keys after each row and does nothing else, so that it may be left unread");
   add_pair(registry, "Attention",
            "softmax(scale · Q Kᵀ + bias) V for each head of each sample, and the logarithm of the sums of Softmax",
            {{.name = "Q", .lowered = true}, {.name = "K", .lowered = true}, {.name = "V", .lowered = true}},
-           {scale, ints_spec("head_axes", {1, 1, 1, 1},
-                             "which axis of Q, K, V and Y is that of heads, 1 or 2; the other is of rows")},
+           {scale, causal,
+            ints_spec("head_axes", {1, 1, 1, 1},
+                      "which axis of Q, K, V and Y is that of heads, 1 or 2; the other is of rows")},
            attention_samples);
   add_pair(registry, "PackedAttention",
            "Attention of Q, K and V that lie side by side in the rows of one tensor (samples, rows, 3 · heads · "
            "depth)",
            {{.name = "QKV", .lowered = true}},
-           {scale, required_spec("heads", AttributeKind::Int, "how many heads a row has of each"),
+           {scale, causal, required_spec("heads", AttributeKind::Int, "how many heads a row has of each"),
             int_spec("head_axis", 1, "which axis of Y is that of heads, 1 or 2; the other is of rows")},
            packed_samples);
 }

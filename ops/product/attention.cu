@@ -195,6 +195,11 @@ int64_t turns_as_heads(const AttentionProblem& p) {
   return alike ? p.bias_samples : 0;
 }
 
+// cuDNN knows causal masks by itself, and leaves out the products that they hide.
+bool reads_bias(const AttentionProblem& p) {
+  return p.biased() && !p.causal;
+}
+
 FusedAttentionProblem fused_problem(const KernelRequest& request, const AttentionProblem& p, bool gradient,
                                     bool gradient_of_bias) {
   const int64_t turns = turns_as_heads(p);
@@ -208,10 +213,11 @@ FusedAttentionProblem fused_problem(const KernelRequest& request, const Attentio
           .k = operand(p.k, p.keys),
           .v = operand(p.v, p.keys),
           .y = operand(p.y, p.queries),
-          .bias = p.biased() ? AttentionOperand{{bias_samples, bias_heads, p.queries, p.keys},
-                                                {bias_heads * p.queries * p.keys, p.queries * p.keys, p.keys, 1}}
-                             : AttentionOperand{},
+          .bias = reads_bias(p) ? AttentionOperand{{bias_samples, bias_heads, p.queries, p.keys},
+                                                   {bias_heads * p.queries * p.keys, p.queries * p.keys, p.keys, 1}}
+                                : AttentionOperand{},
           .gradient_of_bias = gradient_of_bias,
+          .causal = p.causal,
           .scale = float(p.scale),
           .deterministic = request.deterministic,
           .workspace_limit = request.workspace_limit};
@@ -281,7 +287,7 @@ std::unique_ptr<Kernel> attention_by_cudnn(const KernelRequest& request, const A
                    .v = operand_at(c.inputs[p.at.v], p.v),
                    .y = c.outputs[AttentionOutput::Y],
                    .statistics = c.outputs[AttentionOutput::Statistics],
-                   .bias = p.biased() ? c.inputs[p.at.bias] : nullptr},
+                   .bias = reads_bias(p) ? c.inputs[p.at.bias] : nullptr},
                   c.workspace);
       },
       bytes);
@@ -355,7 +361,7 @@ std::unique_ptr<Kernel> gradients_by_cudnn(const KernelRequest& request, const A
                            .dq = operand_at(c.outputs[0], p.q),
                            .dk = operand_at(c.outputs[p.at.k], p.k),
                            .dv = operand_at(c.outputs[p.at.v], p.v),
-                           .bias = p.biased() ? c.inputs[p.at.bias] : nullptr,
+                           .bias = reads_bias(p) ? c.inputs[p.at.bias] : nullptr,
                            .dbias = found.of_bias ? c.outputs[p.at.dbias] : nullptr},
                           c.workspace);
           if (own_of_bias) launch_grad_bias<T>(e, p.at, device.multiprocessors, c);

@@ -39,6 +39,7 @@ struct AttentionProblem {
   // turn; 0: there is no bias.
   HeadSteps bias = {0, 0, 0};
   int64_t bias_samples = 0, bias_heads = 0;
+  bool causal = false;  // the bias hides all keys after each row and does nothing else
   double scale;
   AttentionPlaces at;
 

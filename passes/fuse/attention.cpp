@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "graph/constants.h"
 #include "ops/product/attention.h"
+#include "passes/fuse/attention_masks.h"
 #include "passes/fuse/strided_view.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -24,6 +27,8 @@ const Axes kHeadsBeforeRows = {0, 2, 1, 3};    // and back
 const Axes kRowsBeforeSamples = {2, 0, 1, 3};  // of what has heads before rows
 const Axes kRowsAsColumns = {0, 1, 3, 2};
 const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
+// A score of this much or less has no weight next to others.
+constexpr double kNoWeight = -1e4;
 
 // An operand of Attention and the index of its heads axis.
 struct Heads {
@@ -40,17 +45,26 @@ struct Operands {
 // The scores that a Softmax reads: a product of queries and keys times a number, plus an optional bias.
 struct Scores {
   NodeId comparison = kNone;
-  ValueId bias = kNone;  // kNone: nothing is added
+  std::vector<ScoreSummand> summands;
   double scale = 1;
   ValueId factor = kNone;     // of a head's scores
   std::vector<NodeId> spent;  // nodes that the fused one stands for
   int64_t windows = 1;        // that take turns along the axis of samples
   ValueId mask = kNone;       // of each window, for all heads; the bias is for all windows then
+  ScoreBias bias;             // of all summands and the mask
+};
+
+// The weights that a Softmax makes, as the product with the values reads them.
+struct Weights {
+  ValueId value;
+  std::vector<NodeId> between;  // nodes after the Softmax
+  bool guarded = false;         // weights that are no numbers become 0
 };
 
 class AttentionFusion {
  public:
-  AttentionFusion(Graph& graph, bool lowered) : graph_(graph), rewriter_(graph), lowered_(lowered) {}
+  AttentionFusion(Graph& graph, bool lowered)
+      : graph_(graph), rewriter_(graph), masks_(graph, rewriter_), lowered_(lowered) {}
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
@@ -157,26 +171,59 @@ class AttentionFusion {
     return true;
   }
 
-  // With the biases or the mask that are added to them.
+  // `shape` with axes of one element before its own.
+  static Shape widened(Shape shape, size_t rank) {
+    if (shape.size() < rank) shape.insert(shape.begin(), rank - shape.size(), 1);
+    return shape;
+  }
+
+  // Whether a bias or a condition has such numbers, or the same ones for all rows or keys.
+  static bool spreads_to(Shape own, const Shape& scores) {
+    if (own.empty() || own.size() > scores.size()) return false;
+    own = widened(std::move(own), 2);
+    for (size_t i = 1; i <= 2; ++i) {
+      if (int64_t& extent = own[own.size() - i]; extent == 1) extent = scores[scores.size() - i];
+    }
+    return is_bias(own, scores);
+  }
+
+  // With the biases or the masks that are added to them, and without the keys that conditions hide.
   std::optional<Scores> biased_scores(ValueId value) const {
     if (const auto plain = plain_scores(value)) return plain;
+    if (!is_read_once(value)) return std::nullopt;
+    if (const NodeId choice = producer(value, op::Where); choice != kNone) return hidden_scores(choice);
     const NodeId sum = producer(value, op::Add);
-    if (sum == kNone || !is_read_once(value)) return std::nullopt;
+    if (sum == kNone) return std::nullopt;
     for (const auto& [product, bias] : both_orders(node(sum))) {
-      if (shape(product) != shape(value) || !is_bias(shape(bias), shape(value))) continue;
-      std::optional<Scores> found = plain_scores(product);
+      if (shape(product) != shape(value) || !spreads_to(shape(bias), shape(value))) continue;
+      std::optional<Scores> found = biased_scores(product);
       if (!found) continue;
-      found->bias = bias;
+      found->summands.push_back({.bias = bias});
       found->spent.push_back(sum);
       return found;
     }
     return std::nullopt;
   }
 
-  // `shape` with axes of one element before its own.
-  static Shape widened(Shape shape, size_t rank) {
-    if (shape.size() < rank) shape.insert(shape.begin(), rank - shape.size(), 1);
-    return shape;
+  // Scores of which a condition hides some: by minus infinity, or by a number that leaves them no weight if it is known
+  // that each row has others.
+  std::optional<Scores> hidden_scores(NodeId choice) const {
+    using In = WhereInput;
+    const Node& found = node(choice);
+    for (const bool hidden_if : {false, true}) {
+      const ValueId left = found.input(hidden_if ? In::Y : In::X), other = found.input(hidden_if ? In::X : In::Y);
+      const ScoreSummand summand{.condition = found.input(In::Condition), .hidden_if = hidden_if};
+      const std::optional<double> by = factor(other);
+      if (!by || *by > kNoWeight || shape(left) != shape(found.output())) continue;
+      if (!spreads_to(shape(summand.condition), shape(left))) continue;
+      if (std::isfinite(*by) && !masks_.leaves_some(summand)) continue;
+      std::optional<Scores> scores = biased_scores(left);
+      if (!scores) continue;
+      scores->summands.push_back(summand);
+      scores->spent.push_back(choice);
+      return scores;
+    }
+    return std::nullopt;
   }
 
   // With a mask for each window of a sample added, too, for which windows have an axis of their own.
@@ -194,8 +241,8 @@ class AttentionFusion {
       if (widened(shape(mask), 5) != Shape{1, apart[1], 1, apart[3], apart[4]}) continue;
       if (shape(node(reshape).input()) != scores) continue;
       std::optional<Scores> found = biased_scores(node(reshape).input());
-      if (!found || found->bias == kNone) continue;
-      if (widened(shape(found->bias), 4) != Shape{1, scores[1], scores[2], scores[3]}) continue;
+      if (!found || found->summands.size() != 1 || found->summands[0].condition != kNone) continue;
+      if (widened(shape(found->summands[0].bias), 4) != Shape{1, scores[1], scores[2], scores[3]}) continue;
       found->mask = mask;
       found->windows = apart[1];
       found->spent.insert(found->spent.end(), {reshape, sum, together});
@@ -322,23 +369,83 @@ class AttentionFusion {
                                 {{"shape", std::move(made)}});
   }
 
+  // The weights as they are after nodes that alone read the Softmax: those that leave them as they are, as a Dropout
+  // does that drops nothing, and a guard, which exporters write for rows that a mask hides as a whole.
+  Weights weights_of(NodeId softmax) const {
+    Weights found{node(softmax).output()};
+    const auto pass = [&](NodeId reader) {
+      found.between.push_back(reader);
+      found.value = node(reader).output();
+    };
+    while (true) {
+      const std::vector<NodeId>& readers = rewriter_.readers(found.value);
+      if (const NodeId same = rewriter_.only_reader(found.value, op::Identity); same != kNone) {
+        pass(same);
+      } else if (readers.size() == 2 && is_guard(readers[0], readers[1], found.value)) {
+        found.between.push_back(readers[0]);
+        pass(readers[1]);
+        found.guarded = true;
+      } else {
+        return found;
+      }
+    }
+  }
+
+  // Whether they are Where(IsNaN(weights), 0, weights).
+  bool is_guard(NodeId test, NodeId choice, ValueId weights) const {
+    using In = WhereInput;
+    if (!rewriter_.is(test, op::IsNaN) || !rewriter_.is(choice, op::Where)) return false;
+    const Node& found = node(choice);
+    return rewriter_.only_reader(node(test).output()) == choice && found.input(In::Y) == weights &&
+           found.input(In::Condition) == node(test).output() && factor(found.input(In::X)) == 0 &&
+           shape(found.output()) == shape(weights);
+  }
+
+  // The transposition that alone reads the result of the last of `nodes`. Reshapes between that keep the shape are
+  // added to these. Nodes that follow from types alone, as Shape does, read nothing.
+  NodeId transposition_after(std::vector<NodeId>& nodes) const {
+    while (true) {
+      const ValueId value = node(nodes.back()).output();
+      NodeId only = kNone;
+      for (const NodeId reader : rewriter_.readers(value)) {
+        if (reader == kNone || (!node(reader).op->content && only != kNone)) return kNone;
+        if (!node(reader).op->content) only = reader;
+      }
+      if (only == kNone || rewriter_.is(only, op::Transpose)) return only;
+      if (!rewriter_.reshapes(only) || shape(node(only).output()) != shape(value)) return kNone;
+      nodes.push_back(only);
+    }
+  }
+
+  // The node that becomes attention, the product or a transposition of its result, and the axis of heads that its
+  // result has. `queries`: as the product of queries and keys read them, in the shape of the product's result.
+  std::pair<NodeId, int64_t> result_of(NodeId product, ValueId queries, std::vector<NodeId>& spent) {
+    std::vector<NodeId> passed = {product};
+    const NodeId moved = transposition_after(passed);
+    if (moved == kNone) return {product, 1};
+    const Axes axes = ints_attribute(node(moved), "perm");
+    if (axes == of_last(kHeadsBeforeRows, axes.size())) {
+      for (const NodeId each : passed) rewriter_.replace_reads(node(each).output(), queries);
+      spent.insert(spent.end(), passed.begin(), passed.end());
+      return {moved, 2};
+    }
+    if (axes != kRowsBeforeSamples || rewriter_.only_reader(node(product).output()) != moved) return {product, 1};
+    rewriter_.attributes(moved).set("perm", Axes{1, 0, 2, 3});
+    return {product, 2};
+  }
+
   void fuse(NodeId softmax) {
     const int64_t axis = int_attribute(node(softmax), "axis");
-    ValueId weights = node(softmax).output();
-    std::vector<NodeId> unchanged;  // as a Dropout leaves them that drops nothing
-    while (rewriter_.only_reader(weights, op::Identity) != kNone) {
-      unchanged.push_back(rewriter_.only_reader(weights));
-      weights = node(unchanged.back()).output();
-    }
+    const auto [weights, between, guarded] = weights_of(softmax);
     const NodeId product = rewriter_.only_reader(weights, op::MatMul);
     if (product == kNone || node(product).input(BinaryInput::A) != weights) return;
     const size_t rank = shape(weights).size();
     if (axis != -1 && axis != int64_t(rank) - 1) return;
     std::optional<Scores> scores = scores_of(node(softmax).input());
-    if (!scores) return;
+    if (!scores || (guarded && scores->mask != kNone)) return;
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
-    spent.insert(spent.end(), unchanged.begin(), unchanged.end());
+    spent.insert(spent.end(), between.begin(), between.end());
     const Node& comparison = node(scores->comparison);
     const ValueId q = without_factors(comparison.input(BinaryInput::A), scores->scale, spent),
                   k = without_factors(comparison.input(BinaryInput::B), scores->scale, spent),
@@ -347,19 +454,9 @@ class AttentionFusion {
     if (!depth) return;
     const std::optional<Heads> keys = key_heads(k, *scores);
     if (!keys) return;
-    if (scores->mask != kNone) add_mask(*scores, product);
+    scores->bias = bias_of(softmax, *scores, guarded);
 
-    NodeId last = product;
-    int64_t head_axis = 1;
-    if (const NodeId moved = rewriter_.only_reader(node(product).output(), op::Transpose); moved != kNone) {
-      const Axes axes = ints_attribute(node(moved), "perm"), heads_first = of_last(kHeadsBeforeRows, rank);
-      if (axes == heads_first || axes == kRowsBeforeSamples) head_axis = 2;
-      if (axes == heads_first) {
-        spent.push_back(product);
-        last = moved;
-      }
-      if (axes == kRowsBeforeSamples) rewriter_.attributes(moved).set("perm", Axes{1, 0, 2, 3});
-    }
+    const auto [last, head_axis] = result_of(product, q, spent);
     Operands operands{{heads(q), *keys, heads(v)}, {q, k, v}};
     std::set<NodeId> readers(spent.begin(), spent.end());
     readers.insert(last);
@@ -372,7 +469,6 @@ class AttentionFusion {
       if (together != each.value) readers.insert(rewriter_.value(together).producer);
       each.value = together;
     }
-    if (scores->bias != kNone) scores->bias = samples_together(last, scores->bias);
     const Shape extents = samples_together(shape(q));
     const Shape together = {extents[0]}, apart(shape(q).begin(), shape(q).end() - 3);
     ValueId packed = packed_operand(operands, extents, readers, together);
@@ -399,13 +495,20 @@ class AttentionFusion {
                                 {{"axes", Axes{int64_t(whole.size()) - 1}}, {"pads", Axes{0, length - whole.back()}}});
   }
 
-  // The mask of each window and the bias that all have become a bias that samples take in turn.
-  void add_mask(Scores& scores, NodeId before) {
+  // The bias of all summands and, if windows have a mask each, of that too: samples take it in turn then.
+  ScoreBias bias_of(NodeId before, const Scores& scores, bool guarded) {
     const Shape made = shape(node(scores.comparison).output());
-    const std::string name = rewriter_.value(node(scores.comparison).output()).name;
-    const ValueId mask = rewriter_.add_before(before, op::Reshape, name + ".mask", {scores.mask},
-                                              {{"shape", Shape{scores.windows, 1, made[2], made[3]}}});
-    scores.bias = rewriter_.add_before(before, op::Add, name + ".bias", {mask, scores.bias});
+    ScoreBias bias = masks_.join(before, scores.summands, made, guarded);
+    if (scores.mask != kNone) {
+      const std::string name = rewriter_.value(node(scores.comparison).output()).name;
+      const ValueId mask = rewriter_.add_before(before, op::Reshape, name + ".mask", {scores.mask},
+                                                {{"shape", Shape{scores.windows, 1, made[2], made[3]}}});
+      bias.bias = bias.bias == kNone ? mask : rewriter_.add_before(before, op::Add, name + ".bias", {mask, bias.bias});
+    }
+    for (ValueId* each : {&bias.bias, &bias.alive}) {
+      if (*each != kNone) *each = samples_together(before, *each);
+    }
+    return bias;
   }
 
   // `extents` are Q's: samples, heads, rows and depth. `depth`: the engine's.
@@ -441,25 +544,55 @@ class AttentionFusion {
                const Scores& scores) {
     const ValueId y = node(id).output();
     const std::string name = rewriter_.value(y).name, statistics = name + ".statistics";
-    const bool sliced = depth != shape(y).back();
-    if (scores.bias != kNone) inputs.push_back(scores.bias);
+    const auto [bias, alive, causal] = scores.bias;
+    if (bias != kNone) inputs.push_back(bias);
     attributes.set("scale", scores.scale);
-    Shape made = shape(y);
-    if (made.size() == 4 && !sliced) {
+    if (causal) attributes.set("causal", int64_t{1});
+    const Shape made = shape(y);
+    if (made.size() == 4 && depth == made.back() && alive == kNone) {
       const ValueId sums = rewriter_.add_value(statistics, TensorType{});
       return rewriter_.become(id, op, std::move(inputs), {y, sums}, std::move(attributes));
     }
-    ValueId all = rewriter_.add_before(id, op, name + ".attention", std::move(inputs), std::move(attributes));
+    const ValueId all = rewriter_.add_before(id, op, name + ".attention", std::move(inputs), std::move(attributes));
     rewriter_.add_output(rewriter_.value(all).producer, statistics);
-    const Attributes part = {{"starts", Axes{0}}, {"ends", Axes{made.back()}}, {"axes", Axes{3}}};
-    if (made.size() == 4) return rewriter_.become(id, op::Slice, {all}, {y}, part);
-    if (sliced) all = rewriter_.add_before(id, op::Slice, name + ".whole", {all}, part);
-    made[0] = -1;
-    rewriter_.become(id, op::Reshape, {all}, {y}, {{"shape", std::move(made)}});
+    finish(id, all, alive);
+  }
+
+  // Makes the node's result of what attention made: without padding, 0 in rows without a key, and with all axes of
+  // samples.
+  void finish(NodeId id, ValueId all, ValueId alive) {
+    struct Step {
+      std::string_view op;
+      std::vector<ValueId> inputs;  // kNone: what there is so far
+      Attributes attributes = {};
+    };
+    const ValueId y = node(id).output();
+    Shape made = shape(y);
+    std::vector<Step> steps;
+    if (shape(all).back() != made.back()) {
+      steps.push_back({op::Slice, {kNone}, {{"starts", Axes{0}}, {"ends", Axes{made.back()}}, {"axes", Axes{3}}}});
+    }
+    if (alive != kNone) {
+      const Node& attention = node(rewriter_.value(all).producer);
+      const bool packed = attention.is(op::PackedAttention);
+      const int64_t head_axis =
+          packed ? int_attribute(attention, "head_axis") : ints_attribute(attention, "head_axes").back();
+      steps.push_back({op::Where, {masks_.turned(id, alive, head_axis), kNone, masks_.number(0)}});
+    }
+    if (made.size() != 4) {
+      made[0] = -1;
+      steps.push_back({op::Reshape, {kNone}, {{"shape", std::move(made)}}});
+    }
+    for (Step& step : steps) {
+      std::replace(step.inputs.begin(), step.inputs.end(), ValueId(kNone), all);
+      if (&step == &steps.back()) return rewriter_.become(id, step.op, step.inputs, {y}, step.attributes);
+      all = rewriter_.add_before(id, step.op, rewriter_.value(y).name + ".whole", step.inputs, step.attributes);
+    }
   }
 
   const Graph& graph_;
   Rewriter rewriter_;
+  AttentionMasks masks_;
   const bool lowered_;  // the program computes in bfloat16
 };
 

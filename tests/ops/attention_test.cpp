@@ -71,6 +71,39 @@ void check_masked(test::TestDevice& device, DataType type, double tolerance) {
   }
 }
 
+// Outputs and gradients with a mask that hides all keys after each row, as a bias and as one that may be left unread.
+void check_causal(test::TestDevice& device, DataType type, double tolerance) {
+  constexpr int64_t kSquare = 96;
+  std::vector<double> hidden;
+  for (int64_t i = 0; i < kSquare * kSquare; ++i) hidden.push_back(i % kSquare > i / kSquare ? -1e30 : 0);
+  const auto attend_rows = [&](test::TestDevice& on, DataType as, int64_t causal) {
+    const Attributes attributes = {
+        {"head_axes", std::vector<int64_t>{1, 1, 1, 1}}, {"scale", 0.25}, {"causal", causal}};
+    std::vector<test::Tensor> inputs;
+    for (const unsigned seed : {1, 2, 3, 4}) {
+      const test::Tensor drawn = test::make_tensor({DataType::Bfloat16, {kSamples, kHeads, kSquare, kDepth}},
+                                                   noise(kSamples * kHeads * kSquare * kDepth, seed));
+      inputs.push_back(test::converted(drawn, as));
+    }
+    const test::Tensor dy = inputs[3], bias = test::make_tensor({as, {kSquare, kSquare}}, hidden);
+    inputs[3] = bias;
+    std::vector<test::Tensor> all = run(on, "arbalest.Attention", inputs, 2, attributes);
+    const std::vector<test::Tensor> given = {inputs[0], inputs[1], inputs[2], all[0], all[1], dy, bias};
+    for (test::Tensor& each : run(on, "arbalest.AttentionGrad", given, 3, attributes)) all.push_back(std::move(each));
+    return all;
+  };
+  const auto cpu = test::make_cpu_device();
+  const std::vector<test::Tensor> expected = attend_rows(*cpu, DataType::Float64, 0);
+  for (const int64_t causal : {0, 1}) {
+    const std::vector<test::Tensor> found = attend_rows(device, type, causal);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(i);
+      CAPTURE(causal);
+      CHECK(test::relative_error(found[i], expected[i]) <= tolerance);
+    }
+  }
+}
+
 // The numbers of (samples, rows, heads, depth) for part 0, 1 or 2 of rows of three, drawn at random.
 std::vector<double> part(const std::vector<double>& packed, int64_t i) {
   constexpr int64_t kPart = kHeads * kDepth;
@@ -114,6 +147,7 @@ void check_packed(test::TestDevice& device, DataType type, double tolerance) {
 TEST_CASE("keys that a mask hides by minus infinity have no part in attention") {
   const auto cpu = test::make_cpu_device();
   check_masked(*cpu, DataType::Float32, 1e-5);
+  check_causal(*cpu, DataType::Float32, 1e-5);
   std::string why_not;
   const auto cuda = test::make_cuda_device(why_not);
   if (!cuda) {
@@ -122,6 +156,8 @@ TEST_CASE("keys that a mask hides by minus infinity have no part in attention") 
   }
   check_masked(*cuda, DataType::Float32, 1e-5);
   check_masked(*cuda, DataType::Bfloat16, 1e-2);
+  check_causal(*cuda, DataType::Float32, 1e-5);
+  check_causal(*cuda, DataType::Bfloat16, 1e-2);
 }
 
 TEST_CASE("attention of packed operands is that of operands apart") {

@@ -380,15 +380,19 @@ std::unique_ptr<Kernel> entropy_gradient(const KernelRequest& request) {
               launch_dependent(weights_kernel<Of>, kThreads, kThreads, 0, stream_of(c), rows, of(c), c.scalars, sums);
               check_launch("softmax_cross_entropy weights");
             }
-            const auto launch = [&](auto kernel, int64_t threads) {
-              launch_dependent(kernel, blocks_for(threads, multiprocessors), kThreads, 0, stream_of(c), rows, of(c),
-                               c.scalars, sums, input<float>(c, In::dLoss), input<T>(c, In::X), output<T>(c, 0));
-              check_launch("softmax_cross_entropy gradient");
-            };
+            constexpr const char* kName = "softmax_cross_entropy gradient";
+            const float* dloss = input<float>(c, In::dLoss);
+            const T* x = input<T>(c, In::X);
             if constexpr (std::is_same_v<Of, Classes>) {
-              if (ShortRows<T>::take(rows)) return launch(short_rows_gradient_kernel<T>, rows.rows);
+              if (ShortRows<T>::take(rows)) {
+                launch_dependent(short_rows_gradient_kernel<T>, blocks_for(rows.rows, multiprocessors), kThreads, 0,
+                                 stream_of(c), rows, of(c), c.scalars, sums, dloss, x, output<T>(c, 0));
+                return check_launch(kName);
+              }
             }
-            launch(softmax_gradient_kernel<T, Of>, rows.rows * 32);
+            launch_dependent(softmax_gradient_kernel<T, Of>, blocks_for(rows.rows * 32, multiprocessors), kThreads, 0,
+                             stream_of(c), rows, of(c), c.scalars, sums, dloss, x, output<T>(c, 0));
+            check_launch(kName);
           },
           apart ? kThreads * int64_t(sizeof(float)) : 0);
     });

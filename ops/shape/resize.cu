@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(Walk walk, Tiles tiles, 
   wait_for_dependencies();
   sum_rows<W>(walk, tiles, first, count, x, tile);
   __syncthreads();
-  // Threads beside each other take elements beside each other. If a row has few, groups of threads take rows in turn.
+  // Neighbouring threads take neighbouring elements. If a row has few, groups of threads take rows in turn.
   const int inner = int(walk.inner.extent), begin = chunk * tiles.columns;
   const int span = tiles.columns * inner;
   const int elements = min(tiles.columns, int(walk.columns.extent) - begin) * inner;
@@ -330,7 +330,7 @@ struct Plan {
             .outside = float(outside)};
   }
 
-  // What each chunk of so many columns reads of a source row.
+  // The part of a source row that each chunk of so many columns reads.
   std::vector<int2> windows(int64_t columns) const {
     std::vector<int2> windows;
     const int64_t pack = packs_rows() ? wide : 1;
@@ -411,7 +411,7 @@ std::unique_ptr<Kernel> packs_kernel_of(const Plan& plan, bool shares, const Mem
     T* y = output<T>(c, 0);
     const auto launch = [&]<int W>(std::integral_constant<int, W>) {
       const Walk walk = in_packs(single, W);
-      if (shares) {  // 64 bytes beside each other, or 16 elements, are few enough to leave each many threads
+      if (shares) {  // 64 neighbouring bytes, or 16 elements, are so few that each has many threads
         const int across = walk.inner.extent < 4 ? 1 : W > 1 ? 4 : 16;
         launch_dependent(shared_terms_kernel<W, T>, unsigned((walk.count + across - 1) / across), kThreads, 0,
                          stream_of(c), walk, across, x, y);

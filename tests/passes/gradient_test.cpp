@@ -33,7 +33,8 @@ double check_gradients(const std::string& body, const std::vector<std::string>& 
     if (value.role != Role::Parameter || value.view.base == kNone) continue;
     const double* gradient = net.of(value.name + ".gradient");
     const int64_t count = value.type.elements();
-    std::vector<double> computed(gradient, gradient + count);  // run() computes it anew
+    net.loss();  // of parameters as they are: the latest run had one that was changed
+    std::vector<double> computed(gradient, gradient + count);
     for (int64_t k = 0; k < std::min(count, kPerParameter); ++k) {
       const int64_t i = k * count / std::min(count, kPerParameter);
       double& parameter = net.of(v)[i];

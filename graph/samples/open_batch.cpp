@@ -234,9 +234,16 @@ class Opening {
     return value != kNone && size_t(value) < orders_.size() && orders_[value].kind != SampleOrder::Kind::None;
   }
 
-  // Reduces a stored weight to the elements of one sample.
-  bool narrow(ValueId value, size_t axis) {
-    if (!narrow(open_, value, axis)) return false;
+  // Reduces a stored weight to the elements of one sample: a token that an exporter has expanded, which stands next to
+  // samples, or the state before a recurrent layer's first step. Others may be alike by chance, as zeros are at first.
+  bool narrow(NodeId n, size_t input, size_t axis) {
+    const Node& node = graph_.nodes[n];
+    const ValueId value = open_.nodes[n].inputs[input];
+    const OperandSpec* spec = node.op->input_spec(input);
+    if (!node.is("Concat") && !(spec && spec->part == OperandSpec::InitialState)) return false;
+    size_t reads = size_t(std::count(graph_.outputs.begin(), graph_.outputs.end(), value));
+    for (const Node& each : graph_.nodes) reads += size_t(std::count(each.inputs.begin(), each.inputs.end(), value));
+    if (reads != 1 || !narrow(open_, value, axis)) return false;
     narrowed_.emplace_back(value, axis);
     return true;
   }
@@ -272,6 +279,7 @@ class Opening {
       return;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId input = node.inputs[i];
+      if (!node.op->element && !(node.is("Gather") && i == 1)) continue;  // rows have no meaning of their own
       if (input == kNone || is_floating(open_.values[input].type.dtype)) continue;
       if (open_.values[input].type.shape.size() < 2) continue;
       if (const std::optional<Change> change = held(n, i, 0)) attempt(n, {*change});
@@ -381,7 +389,8 @@ class Opening {
     const Node& node = graph_.nodes[n];
     const auto shape = [&](const Graph& graph, ValueId value) { return graph.values[value].type.shape; };
     const ValueId data = node.input(), output = node.output();
-    if (node.op->reshapes || output == kNone || !depends(data) || shape(own_, output).empty()) return false;
+    if (node.op->reshapes || output == kNone || !depends(data)) return false;
+    if (shape(own_, data).empty() || shape(own_, output).empty()) return false;
     return shape(own_, data)[0] != shape(open_, data)[0] && shape(own_, output) == shape(open_, output);
   }
 
@@ -407,6 +416,7 @@ class Opening {
   bool spread(NodeId n) {
     for (const size_t axis : {size_t{0}, size_t{1}}) {
       std::vector<Change> holds, spreads;
+      const size_t narrowed = narrowed_.size();
       for (size_t i = 0; i < graph_.nodes[n].inputs.size(); ++i) {
         const ValueId input = open_.nodes[n].inputs[i];
         if (input == kNone || depends(input) || open_.values[input].type.shape.size() < 2) continue;
@@ -415,14 +425,18 @@ class Opening {
         if (!one && batch_ > 1 && open_.values[input].type.shape[axis] == batch_) {
           const std::optional<Change> change = held(n, i, axis);
           if (change) holds.push_back(*change);
-          one = change || narrow(input, axis);
+          one = change || narrow(n, i, axis);
         }
         if (one) spreads.push_back({Change::Kind::Spreads, i, std::vector<int64_t>(rank, 1), axis});
       }
-      if (spreads.empty()) continue;
-      if (attempt(n, holds)) return true;
+      if (!spreads.empty() && attempt(n, holds)) return true;
       holds.insert(holds.end(), spreads.begin(), spreads.end());
-      if (attempt(n, holds)) return true;
+      if (!spreads.empty() && attempt(n, holds)) return true;
+      for (; narrowed_.size() > narrowed; narrowed_.pop_back()) {
+        const ValueId value = narrowed_.back().first;
+        open_.values[value].type = graph_.values[value].type;
+        open_.values[value].initializer = graph_.values[value].initializer;
+      }
     }
     return false;
   }
@@ -441,10 +455,14 @@ class Opening {
 
 void open_batch(Graph& graph, int64_t batch) {
   if (batch < 1 || Opening::source_of(graph, batch) == kNone) return;
+  for (const ValueId input : graph.inputs) {  // types cannot be inferred with other extents that are open
+    const Shape& shape = graph.values[input].type.shape;
+    if (std::any_of(shape.begin(), shape.end(), [](int64_t extent) { return extent < 0; })) return;
+  }
   Opening opening(graph, batch);
   try {
     if (!opening.find()) return;
-  } catch (const GraphError&) {
+  } catch (const std::exception&) {
     return;
   }
   opening.apply(graph);

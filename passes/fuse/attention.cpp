@@ -197,7 +197,7 @@ class AttentionFusion {
     for (const auto& [product, bias] : both_orders(node(sum))) {
       if (shape(product) != shape(value) || !spreads_to(shape(bias), shape(value))) continue;
       std::optional<Scores> found = biased_scores(product);
-      if (!found) continue;
+      if (!found || (!found->summands.empty() && found->summands.back().finite)) continue;
       found->summands.push_back({.bias = bias});
       found->spent.push_back(sum);
       return found;
@@ -212,13 +212,15 @@ class AttentionFusion {
     const Node& found = node(choice);
     for (const bool hidden_if : {false, true}) {
       const ValueId left = found.input(hidden_if ? In::Y : In::X), other = found.input(hidden_if ? In::X : In::Y);
-      const ScoreSummand summand{.condition = found.input(In::Condition), .hidden_if = hidden_if};
       const std::optional<double> by = factor(other);
-      if (!by || *by > kNoWeight || shape(left) != shape(found.output())) continue;
+      if (!by || !(*by <= kNoWeight) || shape(left) != shape(found.output())) continue;
+      const ScoreSummand summand{
+          .condition = found.input(In::Condition), .hidden_if = hidden_if, .finite = std::isfinite(*by)};
       if (!spreads_to(shape(summand.condition), shape(left))) continue;
-      if (std::isfinite(*by) && !masks_.leaves_some(summand)) continue;
+      if (summand.finite && !masks_.leaves_some(summand)) continue;
       std::optional<Scores> scores = biased_scores(left);
       if (!scores) continue;
+      if (!scores->summands.empty() && (summand.finite || scores->summands.back().finite)) continue;
       scores->summands.push_back(summand);
       scores->spent.push_back(choice);
       return scores;
@@ -443,6 +445,7 @@ class AttentionFusion {
     if (axis != -1 && axis != int64_t(rank) - 1) return;
     std::optional<Scores> scores = scores_of(node(softmax).input());
     if (!scores || (guarded && scores->mask != kNone)) return;
+    if (guarded && rank > 4 && !scores->summands.empty()) return;  // rows without keys may take turns
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
     spent.insert(spent.end(), between.begin(), between.end());
@@ -504,6 +507,7 @@ class AttentionFusion {
       const ValueId mask = rewriter_.add_before(before, op::Reshape, name + ".mask", {scores.mask},
                                                 {{"shape", Shape{scores.windows, 1, made[2], made[3]}}});
       bias.bias = bias.bias == kNone ? mask : rewriter_.add_before(before, op::Add, name + ".bias", {mask, bias.bias});
+      bias.causal = false;
     }
     for (ValueId* each : {&bias.bias, &bias.alive}) {
       if (*each != kNone) *each = samples_together(before, *each);

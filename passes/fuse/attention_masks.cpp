@@ -42,7 +42,7 @@ void leave_one(Shape& shape, std::vector<float>& numbers) {
 // Whether the bias hides all keys after each row and does nothing else.
 bool is_causal(const Shape& shape, const std::vector<float>& numbers) {
   const size_t keys = size_t(shape.back());
-  if (numbers.size() != keys * keys) return false;
+  if (shape.size() < 2 || shape[shape.size() - 2] != shape.back() || numbers.size() != keys * keys) return false;
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] != (i % keys > i / keys ? kLeast : 0)) return false;
   }

@@ -17,6 +17,7 @@ struct ScoreSummand {
   ValueId bias = kNone;
   ValueId condition = kNone;
   bool hidden_if = false;  // what the condition is for a hidden key
+  bool finite = false;     // the file hides by a number that leaves a key no weight next to others: no summand besides
 };
 
 // All summands together.

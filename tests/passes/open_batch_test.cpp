@@ -167,6 +167,23 @@ TEST_CASE("open batch: what is not the batch stays as it is") {
   const Fixed rows = {"", 2, "2", "float[2, 2] each = {1, 2, 3, 4}", "y = Add (x, each)\n", 2};
   CHECK_THROWS_AS(graph_of(rows, 6), GraphError);
   CHECK(run(graph_of(rows, 2), 0).size() == 4);
+  // Weights that are alike at first are as many as the file has.
+  const Fixed zeros = {"", 2, "2", "float[2, 2] each = {0, 0, 0, 0}", "y = Add (x, each)\n", 2};
+  CHECK_THROWS_AS(graph_of(zeros, 6), GraphError);
+  const Graph two = graph_of(zeros, 2);
+  CHECK(two.values[two.find_value("each")].type.shape == Shape{2, 2});
+  // A number that is made of all samples, and other extents that are open.
+  const Fixed greatest = {
+      "", 2, "4", "float none = {0}", "s = ReduceMax <keepdims = 0> (x)\nz = Mul (s, none)\ny = Add (x, z)\n", 4};
+  CHECK(run(graph_of(greatest, 2), 0).size() == 8);
+  const Fixed open = {"",
+                      1,
+                      "seq, 3",
+                      numbers("w", {3, 3}),
+                      "t = Transpose <perm = [1, 0, 2]> (x)\nm = MatMul (t, w)\n"
+                      "y = Transpose <perm = [1, 0, 2]> (m)\n",
+                      3};
+  CHECK_THROWS_AS(graph_of(open, 6), GraphError);  // of the caller, whose input has no such extent
   // Two channels of two samples are apart in the middle, whatever the batch is.
   const Fixed channels = {"", 2, "2, 2", "int64[3] shape = {0, 2, 2}", "y = Reshape (x, shape)\n", 4};
   const Graph graph = graph_of(channels, 6);

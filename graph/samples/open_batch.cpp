@@ -27,6 +27,7 @@ struct Change {
     Reads,    // operand `input` is `list`, with `multiple` times the batch at `place`
     Spreads,  // operand `input` is expanded by such a list of ones: it has one element along the axis `place`
     Holds,    // operand `input` becomes a constant
+    Names,    // the node becomes a Reshape of its first operand to `list`
   };
   Kind kind = Kind::States;
   size_t input = 0;
@@ -66,7 +67,13 @@ class Changer {
         const ValueId value = graph_.add_value(name, change.type, Role::Constant);
         graph_.values[value].initializer = {Initializer::Kind::Data, 0, change.content};
         node.inputs[change.input] = value;
+        return;
       }
+      case Change::Kind::Names:
+        node.op = &graph_.op(op::Reshape);
+        node.attributes = {};
+        node.attributes.set("shape", change.list, node.where);
+        node.inputs.resize(1);
     }
   }
 
@@ -288,6 +295,7 @@ class Opening {
 
   void open(NodeId n) {
     hold_one(n);
+    if (open_.nodes[n].is("Gather")) name_shape(n);
     if (open_.nodes[n].op->reshapes) find_extent(n);
     if (open_.nodes[n].is(op::Expand) && !depends(open_.nodes[n].input())) expand_to_one(n);
     if (!fits(n)) {
@@ -382,6 +390,27 @@ class Opening {
     if (shape.size() == list->size() && shape[0] != 1) return;
     list->front() = 1;
     attempt(n, {{.kind = Change::Kind::States, .input = *input, .list = *list}});
+  }
+
+  // A Gather of all elements in their order, by which PyTorch's exporter writes `as_strided`, is a Reshape.
+  void name_shape(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    const ValueId data = node.input();
+    if (!depends(data) || orders_[data].kind != SampleOrder::Kind::Apart || int_attribute(node, "axis") != 0) return;
+    const auto content = content_of(own_, node.inputs[1]);
+    const TensorType& indices = own_.values[node.inputs[1]].type;
+    const Shape& from = own_.values[data].type.shape;
+    if (!content || indices.dtype != DataType::Int64 || from.size() != 1 || indices.elements() != from[0]) return;
+    std::vector<int64_t> places(static_cast<size_t>(from[0]));
+    std::memcpy(places.data(), content->data(), content->size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (places[i] != int64_t(i)) return;
+    }
+    std::vector<int64_t> shape = indices.shape;
+    const std::optional<size_t> axis = batch_axis(shape, orders_[data].stride, samples_);
+    if (!axis) return;
+    shape[*axis] = -1;
+    attempt(n, {{.kind = Change::Kind::Names, .list = std::move(shape)}});
   }
 
   // Whether the output has the first extent that it has in the model's own batch, though its operand has more samples.

@@ -122,6 +122,11 @@ const std::vector<Fixed> kModels = {
      "t = Add (x, p)\n" +
          kAttention + "y = Reshape (read, rows)\n",
      12},
+    {"a copy that names strides", 1, "4, 2, 2",
+     numbers("w", {4, 3}) + ", int64[1] flat = {-1}, int64[1, 4] places = {0, 1, 2, 3}",
+     "m = ReduceMean <axes = [2, 3]> (x)\nr = Reshape (m, flat)\ng = Gather <axis = 0> (r, places)\n"
+     "y = MatMul (g, w)\n",
+     3},
     {"sizes of an image and the batch", 2, "1, 2, 2", "int64[4] sizes = {2, 1, 4, 4}, int64[2] rows = {2, 16}",
      "r = Resize <mode = \"nearest\"> (x, , , sizes)\ny = Reshape (r, rows)\n", 16},
 };

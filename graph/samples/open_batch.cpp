@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/samples/open_batch.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -11,6 +9,7 @@
 #include "graph/constants.h"
 #include "graph/names.h"
 #include "graph/op.h"
+#include "graph/samples/batch_changes.h"
 #include "graph/samples/sample_probe.h"
 
 namespace arbalest {
@@ -20,24 +19,6 @@ constexpr int64_t kTimes = 2;  // as large as its own is the batch that the mode
 
 using Content = std::shared_ptr<const std::vector<std::byte>>;
 
-// A change of an operand by which a node takes other batches.
-struct Change {
-  enum class Kind : uint8_t {
-    States,   // operand `input`, a list, becomes the attribute `list`
-    Reads,    // operand `input` is `list`, with `multiple` times the batch at `place`
-    Spreads,  // operand `input` is expanded by such a list of ones: it has one element along the axis `place`
-    Holds,    // operand `input` becomes a constant
-    Names,    // the node becomes a Reshape of its first operand to `list`
-  };
-  Kind kind = Kind::States;
-  size_t input = 0;
-  std::vector<int64_t> list = {};
-  size_t place = 0;
-  int64_t multiple = 1;
-  TensorType type = {};  // of the constant
-  Content content = {};
-};
-
 std::optional<std::vector<int64_t>> known_list(const Graph& graph, const Node& node, size_t input) {
   const OperandSpec* spec = node.op->input_spec(input);
   const ValueId value = node.input(input);
@@ -46,74 +27,6 @@ std::optional<std::vector<int64_t>> known_list(const Graph& graph, const Node& n
   if (type.shape.size() != 1 || is_floating(type.dtype)) return std::nullopt;
   return std::get<std::vector<int64_t>>(content_as(graph, node, input, AttributeKind::Ints));
 }
-
-// Adds the nodes that changes ask for.
-class Changer {
- public:
-  // `source`: the model's input whose first axis has the batch.
-  Changer(Graph& graph, ValueId source) : graph_(graph), source_(source) {}
-
-  void change(Node& node, const Change& change) {
-    switch (change.kind) {
-      case Change::Kind::States:
-        node.attributes.set(node.op->input_spec(change.input)->name, change.list, node.where);
-        return leave_out(node, change.input);
-      case Change::Kind::Reads: node.inputs[change.input] = list(node, change); return;
-      case Change::Kind::Spreads:
-        node.inputs[change.input] = add(node, op::Expand, {node.inputs[change.input], list(node, change)});
-        return;
-      case Change::Kind::Holds: {
-        const std::string name = fmt::format("{}.batch{}", node.name, added_++);
-        const ValueId value = graph_.add_value(name, change.type, Role::Constant);
-        graph_.values[value].initializer = {Initializer::Kind::Data, 0, change.content};
-        node.inputs[change.input] = value;
-        return;
-      }
-      case Change::Kind::Names:
-        node.op = &graph_.op(op::Reshape);
-        node.attributes = {};
-        node.attributes.set("shape", change.list, node.where);
-        node.inputs.resize(1);
-    }
-  }
-
- private:
-  static void leave_out(Node& node, size_t input) {
-    node.inputs[input] = kNone;
-    while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
-  }
-
-  ValueId add(const Node& node, std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {}) {
-    std::string name;
-    do name = fmt::format("{}.batch{}", node.name, added_++);
-    while (graph_.find_value(name) != kNone || graph_.find_node(name) != kNone);
-    const NodeId made = graph_.add_node(graph_.op(op), name, std::move(inputs), 1, std::move(attributes));
-    graph_.nodes[made].where = node.where;
-    return graph_.nodes[made].outputs[0];
-  }
-
-  ValueId constant(const Node& node, const std::vector<int64_t>& numbers) {
-    const ValueId value = graph_.add_value(fmt::format("{}.batch{}", node.name, added_++),
-                                           {DataType::Int64, {int64_t(numbers.size())}}, Role::Constant);
-    graph_.values[value].initializer = data_of(numbers);
-    return value;
-  }
-
-  ValueId list(const Node& node, const Change& change) {
-    const auto at = change.list.begin() + int64_t(change.place);
-    ValueId batch = add(node, op::Shape, {source_}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
-    if (change.multiple != 1) batch = add(node, "Mul", {batch, constant(node, {change.multiple})});
-    std::vector<ValueId> parts;
-    if (at != change.list.begin()) parts.push_back(constant(node, {change.list.begin(), at}));
-    parts.push_back(batch);
-    if (at + 1 != change.list.end()) parts.push_back(constant(node, {at + 1, change.list.end()}));
-    return parts.size() == 1 ? batch : add(node, "Concat", std::move(parts), {{"axis", int64_t{0}}});
-  }
-
-  Graph& graph_;
-  const ValueId source_;
-  int added_ = 0;
-};
 
 // The content with the first of the equal parts that it has along an axis; null if they differ.
 Content one_of(const TensorType& type, const std::vector<std::byte>& content, size_t axis) {
@@ -187,11 +100,11 @@ class Opening {
     for (const auto& [value, axis] : narrowed_) narrow(graph, value, axis);
     Table<NodeId, Node> stated = std::move(graph.nodes);
     graph.nodes = {};
-    Changer changer(graph, source_of(graph, batch_));
+    BatchChanger changer(graph, source_of(graph, batch_));
     for (const NodeId n : stated.ids()) {
       Node node = std::move(stated[n]);
       if (const auto changes = changes_.find(n); changes != changes_.end()) {
-        for (const Change& change : changes->second) changer.change(node, change);
+        for (const BatchChange& change : changes->second) changer.change(node, change);
       }
       for (const ValueId output : node.outputs) {
         if (output != kNone) graph.values[output].producer = graph.nodes.end_id();
@@ -266,7 +179,7 @@ class Opening {
   }
 
   // The operand's known content as that of one sample, if all along the axis have the same.
-  std::optional<Change> held(NodeId n, size_t i, size_t axis) const {
+  std::optional<BatchChange> held(NodeId n, size_t i, size_t axis) const {
     const ValueId input = open_.nodes[n].inputs[i];
     TensorType type = open_.values[input].type;
     const Content content = content_of(open_, input);
@@ -274,12 +187,12 @@ class Opening {
     Content kept = one_of(type, *content, axis);
     if (!kept) return std::nullopt;
     type.shape[axis] = 1;
-    return Change{.kind = Change::Kind::Holds, .input = i, .type = type, .content = std::move(kept)};
+    return BatchChange{.kind = BatchChange::Kind::Holds, .input = i, .type = type, .content = std::move(kept)};
   }
 
   // Whole numbers, such as positions, that a node reads which is the same for all samples.
   void hold_one(NodeId n) {
-    const Node& node = graph_.nodes[n];
+    const Node node = open_.nodes[n];  // attempts may move nodes
     const bool known = node.output() == kNone || own_.values[node.output()].content;
     if (batch_ == 1 || known ||
         std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return depends(v); }))
@@ -289,7 +202,7 @@ class Opening {
       if (!node.op->element && !(node.is("Gather") && i == 1)) continue;  // rows have no meaning of their own
       if (input == kNone || is_floating(open_.values[input].type.dtype)) continue;
       if (open_.values[input].type.shape.size() < 2) continue;
-      if (const std::optional<Change> change = held(n, i, 0)) attempt(n, {*change});
+      if (const std::optional<BatchChange> change = held(n, i, 0)) attempt(n, {*change});
     }
   }
 
@@ -320,8 +233,9 @@ class Opening {
                                  orders_[input].stride * samples_ == open_.values[input].type.elements());
     };
     std::vector<SampleOrder> found;
-    if (node.op->cpu && !std::all_of(node.inputs.begin(), node.inputs.end(), are_rows))
+    if (node.op->cpu && !std::all_of(node.inputs.begin(), node.inputs.end(), are_rows)) {
       return probe_.outputs(n, orders_);
+    }
     for (const ValueId output : node.outputs) {
       const SampleOrder order = output == kNone ? SampleOrder{} : along_grown_axis(n, output);
       if (order.kind == SampleOrder::Kind::Mixed) return probe_.outputs(n, orders_);
@@ -344,16 +258,16 @@ class Opening {
   }
 
   // Applies a change on trial; the node is as before if it does not fit then.
-  bool attempt(NodeId n, const std::vector<Change>& changes) {
+  bool attempt(NodeId n, const std::vector<BatchChange>& changes) {
     const Node before = open_.nodes[n];
     const size_t nodes = open_.nodes.size();
     Node after = before;
-    for (const Change& change : changes) changer_.change(after, change);
+    for (const BatchChange& change : changes) changer_.change(after, change);
     open_.nodes[n] = after;
     orders_.resize(open_.values.size());
     for (NodeId added = NodeId(int64_t(nodes)); added < open_.nodes.end_id(); ++added) infer(open_, added);
     if (fits(n) && !keeps_extent(n)) {
-      std::vector<Change>& kept = changes_[n];
+      std::vector<BatchChange>& kept = changes_[n];
       kept.insert(kept.end(), changes.begin(), changes.end());
       return true;
     }
@@ -375,7 +289,7 @@ class Opening {
     wanted[*axis] *= kTimes;
     if (fits(n) && open_.values[reshaped].type.shape == wanted) return;
     shape[*axis] = -1;
-    attempt(n, {{.kind = Change::Kind::States, .input = *input, .list = {shape.begin(), shape.end()}}});
+    attempt(n, {{.kind = BatchChange::Kind::States, .input = *input, .list = {shape.begin(), shape.end()}}});
   }
 
   // An Expand of something that is the same for all samples leaves one element along the first axis.
@@ -389,7 +303,7 @@ class Opening {
     const Shape& shape = open_.values[node.input()].type.shape;
     if (shape.size() == list->size() && shape[0] != 1) return;
     list->front() = 1;
-    attempt(n, {{.kind = Change::Kind::States, .input = *input, .list = *list}});
+    attempt(n, {{.kind = BatchChange::Kind::States, .input = *input, .list = *list}});
   }
 
   // A Gather of all elements in their order, by which PyTorch's exporter writes `as_strided`, is a Reshape.
@@ -410,7 +324,7 @@ class Opening {
     const std::optional<size_t> axis = batch_axis(shape, orders_[data].stride, samples_);
     if (!axis) return;
     shape[*axis] = -1;
-    attempt(n, {{.kind = Change::Kind::Names, .list = std::move(shape)}});
+    attempt(n, {{.kind = BatchChange::Kind::Names, .list = std::move(shape)}});
   }
 
   // Whether the output has the first extent that it has in the model's own batch, though its operand has more samples.
@@ -426,7 +340,8 @@ class Opening {
   // An extent becomes a multiple of the batch, in a list that states the output's shape, or 1 where the operand's
   // extent counts.
   bool read_batch(NodeId n) {
-    const Shape& own = own_.values[graph_.nodes[n].output()].type.shape;
+    if (graph_.nodes[n].output() == kNone) return false;
+    const Shape own = own_.values[graph_.nodes[n].output()].type.shape;
     const size_t inputs = open_.nodes[n].inputs.size();
     for (size_t i = 0; i < inputs; ++i) {
       const auto list = known_list(open_, open_.nodes[n], i);
@@ -434,7 +349,7 @@ class Opening {
       if (!list || !std::equal(list->begin(), list->end(), own.begin(), own.end(), states)) continue;
       for (size_t place = 0; place < list->size(); ++place) {
         if ((*list)[place] % batch_ != 0) continue;
-        if (attempt(n, {{Change::Kind::Reads, i, *list, place, (*list)[place] / batch_}})) return true;
+        if (attempt(n, {{BatchChange::Kind::Reads, i, *list, place, (*list)[place] / batch_}})) return true;
       }
     }
     return false;
@@ -444,19 +359,19 @@ class Opening {
   // then they are spread.
   bool spread(NodeId n) {
     for (const size_t axis : {size_t{0}, size_t{1}}) {
-      std::vector<Change> holds, spreads;
+      std::vector<BatchChange> holds, spreads;
       const size_t narrowed = narrowed_.size();
-      for (size_t i = 0; i < graph_.nodes[n].inputs.size(); ++i) {
+      for (size_t i = 0; i < open_.nodes[n].inputs.size(); ++i) {
         const ValueId input = open_.nodes[n].inputs[i];
         if (input == kNone || depends(input) || open_.values[input].type.shape.size() < 2) continue;
         const size_t rank = open_.values[input].type.shape.size();
         bool one = open_.values[input].type.shape[axis] == 1;
         if (!one && batch_ > 1 && open_.values[input].type.shape[axis] == batch_) {
-          const std::optional<Change> change = held(n, i, axis);
+          const std::optional<BatchChange> change = held(n, i, axis);
           if (change) holds.push_back(*change);
           one = change || narrow(n, i, axis);
         }
-        if (one) spreads.push_back({Change::Kind::Spreads, i, std::vector<int64_t>(rank, 1), axis});
+        if (one) spreads.push_back({BatchChange::Kind::Spreads, i, std::vector<int64_t>(rank, 1), axis});
       }
       if (!spreads.empty() && attempt(n, holds)) return true;
       holds.insert(holds.end(), spreads.begin(), spreads.end());
@@ -473,10 +388,10 @@ class Opening {
   const Graph& graph_;
   const int64_t batch_, samples_;
   Graph own_, open_;  // with the types of the model's own batch, and of the larger one
-  Changer changer_;
+  BatchChanger changer_;
   SampleProbe probe_;
   Table<ValueId, SampleOrder> orders_;
-  std::map<NodeId, std::vector<Change>> changes_;
+  std::map<NodeId, std::vector<BatchChange>> changes_;
   std::vector<std::pair<ValueId, size_t>> narrowed_;
 };
 

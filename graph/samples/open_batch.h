@@ -15,10 +15,10 @@ namespace arbalest {
 //   - other lists, such as the shape of an Expand or the sizes of a Resize, get it from the first input;
 //   - constants that have the same elements for each sample keep those of one;
 //   - what has one element for all samples is spread where a node takes no other, as a class token in a Concat.
-// Where samples lie says which extent of a Reshape is the batch; it is found by running nodes in a batch twice as large
-// (sample_probe.h). If a node fits no other batch for another reason, the graph stays as it is. Its types fail to be
-// inferred then, with the node's name. Whether samples stay apart is for others to ask (passes/samples_apart.h).
-// `graph` is not verified yet.
+// The place of samples in memory says which extent of a Reshape is the batch; it is found by running nodes in a batch
+// twice as large (sample_probe.h). If a node fits no other batch for another reason, the graph stays as it is. Its
+// types fail to be inferred then, with the node's name. Whether samples stay apart is for others to ask
+// (passes/samples_apart.h). `graph` is not verified yet.
 void open_batch(Graph& graph, int64_t batch);
 
 }  // namespace arbalest

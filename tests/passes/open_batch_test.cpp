@@ -164,6 +164,11 @@ TEST_CASE("open batch: a recurrent layer's states are spread over the samples") 
                         "all, last = GRU <hidden_size = 2> (t, w, r)\ny = Reshape (last, rows)\n"};
     const Graph flat = graph_of(last, 6);
     CHECK(flat.values[flat.find_value("z")].type.shape == Shape{6, 2});
+    const Fixed alone = {"", exported, "5, 3", weights + fmt::format("int64[2] rows = {{{}, 2}}, {}", exported, state),
+                         "t = Transpose <perm = [1, 0, 2]> (x)\n"
+                         ", last = GRU <hidden_size = 2> (t, w, r, , , h)\ny = Reshape (last, rows)\n"};
+    const Graph without_steps = graph_of(alone, 6);
+    CHECK(without_steps.values[without_steps.find_value("z")].type.shape == Shape{6, 2});
   }
 }
 

@@ -29,6 +29,10 @@ bool is_rule(const Graph& graph, const Node& node);
 // nothing.
 void find_dropouts(Graph& graph);
 
+// Norms of rows that are spelled out, with or without a mean taken off, a scale and a bias, become LayerNormalization,
+// arbalest.Normalize or RMSNormalization, which keep their numbers in float whatever the precision.
+void fuse_norms(Graph& graph);
+
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 

@@ -70,6 +70,8 @@ const std::vector<Pass> kPasses = {
      "first: all others know operators only, with their parameters as inputs"},
     {"find_dropouts", On::Graph, kRequired, always, on_graph<find_dropouts>,
      "before loops part, since validation drops nothing; after expand_layers, which leaves fewer ways to draw"},
+    {"fuse_norms", On::Graph, kOptional, always, on_graph<fuse_norms>,
+     "after expand_layers, which leaves fewer ways to square and to take a root, and before gradients"},
     {"fuse_batch_norm", On::Graph, kOptional, always, on_graph<fuse_batch_norm>,
      "before gradients, and before fuse_concats, which leaves alone what adds something to a batch norm"},
     {"fuse_relu", On::Graph, kOptional, always, on_graph<fuse_relu>,

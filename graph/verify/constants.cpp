@@ -86,6 +86,18 @@ std::shared_ptr<const Bytes> content_of(const Graph& graph, ValueId id) {
   return constant ? value.initializer.data : nullptr;
 }
 
+std::optional<double> number_of(const Graph& graph, ValueId id) {
+  const Value& value = graph.values[id];
+  if (value.role == Role::Constant && value.initializer.kind == Initializer::Kind::Constant && value.view.base == kNone)
+    return value.initializer.a;
+  const auto content = content_of(graph, id);
+  const size_t size = size_of(value.type.dtype);
+  const bool same = content && content->size() >= size &&
+                    std::equal(content->begin() + int64_t(size), content->end(), content->begin());
+  if (!same) return std::nullopt;
+  return floats(value.type.dtype, {content->begin(), content->begin() + int64_t(size)}).front();
+}
+
 double infer_content(Graph& graph, NodeId id) {
   const Node& node = graph.nodes[id];
   for (const ValueId output : node.outputs) {

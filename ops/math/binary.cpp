@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "graph/constants.h"
 #include "ops/math/elementwise.h"
 #include "ops/math/integers.h"
 #include "ops/names.h"
@@ -218,12 +219,39 @@ void add_mean(OpRegistry& registry) {
                     }});
 }
 
-// Exponents may have another type: they, or integers with floating exponents both, are converted first.
-void mix_types(Op& pow) {
+// The operators, the last one first, that make a power by a constant exponent of numbers of A's shape; none: there are
+// none, and Pow's kernel computes it. "Mul" is a product of A and what the others make of it.
+std::vector<std::string_view> steps_of_power(const Graph& graph, const Node& node) {
+  using In = BinaryInput;
+  const TensorType &a = graph.values[node.input(In::A)].type, &y = graph.values[node.output()].type;
+  const std::optional<double> exponent = number_of(graph, node.input(In::B));
+  if (!exponent || !is_floating(a.dtype) || a.shape != y.shape) return {};
+  if (*exponent == 1) return {op::Identity};
+  if (*exponent == 2) return {op::Mul};
+  if (*exponent == 3) return {op::Mul, op::Mul};
+  if (*exponent == 0.5) return {op::Sqrt};
+  if (*exponent == -0.5) return {op::Reciprocal, op::Sqrt};
+  if (*exponent == -1) return {op::Reciprocal};
+  if (*exponent == -2) return {op::Reciprocal, op::Mul};
+  return {};
+}
+
+// Exponents may have another type: they, or integers with floating exponents both, are converted first. A power by a
+// small constant is a product or a root.
+void expand_powers(Op& pow) {
   using In = BinaryInput;
   pow.infer = [](InferContext& c) { infer_forward(c, true); };
-  pow.expands = [](const InferContext& c) { return c.input(In::A).dtype != c.input(In::B).dtype; };
+  pow.expands = [](const InferContext& c) {
+    return c.input(In::A).dtype != c.input(In::B).dtype || !steps_of_power(c.graph(), c.node()).empty();
+  };
   pow.expand = [](ExpandContext& c) {
+    std::vector<std::string_view> steps = steps_of_power(c.graph(), c.node());
+    for (ValueId made = c.input(In::A); !steps.empty(); steps.pop_back()) {
+      std::vector<ValueId> inputs = {made};
+      if (steps.back() == op::Mul) inputs.push_back(c.input(In::A));
+      made = c.add(steps.back(), steps.size() == 1 ? "" : "power", std::move(inputs), 1)[0];
+      if (steps.size() == 1) return c.replace_output(0, made);
+    }
     const DataType base = c.type(c.input(In::A)).dtype, exponent = c.type(c.input(In::B)).dtype;
     const auto cast = [&](ValueId value, const char* label, DataType to) {
       return c.add("Cast", label, {value}, 1, {{"to", onnx_number(to)}})[0];
@@ -286,7 +314,7 @@ void register_math_binary(OpRegistry& registry) {
   registry.find("Mean")->arithmetic = Arithmetic::Averages;
   registry.find("Mul")->arithmetic = Arithmetic::Scales;
   registry.find("Div")->arithmetic = Arithmetic::Divides;
-  mix_types(*registry.find("Pow"));
+  expand_powers(*registry.find("Pow"));
   broadcast_one_way(*registry.find("PRelu"));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LayerNormalization over the last axes and its gradient. GroupNormalization and InstanceNormalization expand into
-// arbalest.Normalize, the same without scale and bias, and elementwise operators.
+// LayerNormalization and RMSNormalization over the last axes, and their gradient. GroupNormalization and
+// InstanceNormalization expand into arbalest.Normalize, the same without scale and bias, and elementwise operators.
 
 #include <fmt/format.h>
 
@@ -73,11 +73,13 @@ void grad_norm(GradContext& c) {
   if (c.input(In::Scale) != kNone) inputs.push_back(c.input(In::Scale));
   const Node node = c.node();
   const bool samples = node.op->name == "NormalizeSamples";
+  Attributes attributes = {{"axis", int_attribute(node, "axis")}, {"epsilon", float_attribute(node, "epsilon")}};
+  if (!is_centred(node)) attributes.set("centred", int64_t{0});
   const auto gradients = c.add(samples ? kSamplesGrad : "arbalest.NormalizeGrad", "grad", inputs,
                                bias    ? 3
                                : scale ? 2
                                        : 1,
-                               {{"axis", int_attribute(node, "axis")}, {"epsilon", float_attribute(node, "epsilon")}});
+                               std::move(attributes));
   if (c.needs_gradient(In::X)) c.set_input_gradient(In::X, gradients[0]);
   if (scale) c.set_input_gradient(In::Scale, gradients[1]);
   if (bias) c.set_input_gradient(In::Bias, gradients[2]);
@@ -102,11 +104,24 @@ struct Statistics {
   W mean, inv_std;
 };
 
+// How a row is normalised.
+struct RowNorm {
+  int64_t length;
+  double epsilon;
+  bool centred;
+
+  RowNorm(const Node& node, const RowExtents& extents)
+      : length(extents.length), epsilon(float_attribute(node, "epsilon")), centred(is_centred(node)) {}
+};
+
+// The mean, 0 if it stays, and 1 over the deviation from it.
 template <typename T>
-Statistics<Wide<T>> statistics_of(const T* x, int64_t length, double epsilon) {
+Statistics<Wide<T>> statistics_of(const T* x, const RowNorm& norm) {
   using W = Wide<T>;
+  const auto [length, epsilon, centred] = norm;
   if (length == 0) return {0, 0};
-  const W mean = W(sum_in_lanes<double>(length, [x](int64_t i) { return double(widen(x[i])); }) / double(length));
+  const auto element = [x](int64_t i) { return double(widen(x[i])); };
+  const W mean = centred ? W(sum_in_lanes<double>(length, element) / double(length)) : W(0);
   const W squares = sum_in_lanes<W>(length, [x, mean](int64_t i) {
     const W difference = widen(x[i]) - mean;
     return difference * difference;
@@ -120,7 +135,7 @@ std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
   using In = LayerNormInput;
   using Out = LayerNormOutput;
   const RowExtents extents(request.node, request.inputs[In::X]);
-  const double epsilon = float_attribute(request.node, "epsilon");
+  const RowNorm norm(request.node, extents);
   const bool has_scale = request.has_input(In::Scale), has_bias = request.has_input(In::Bias);
   const bool has_mean = request.has_output(Out::Mean), has_inv_std = request.has_output(Out::InvStd);
   return make_kernel([=](const KernelContext& context) {
@@ -132,7 +147,7 @@ std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
       for (int64_t row = begin; row < end; ++row) {
         const T* from = x + row * extents.length;
         T* to = y + row * extents.length;
-        const auto [mean, inv_std] = statistics_of(from, extents.length, epsilon);
+        const auto [mean, inv_std] = statistics_of(from, norm);
         for (int64_t i = 0; i < extents.length; ++i) {
           W value = (widen(from[i]) - mean) * inv_std;
           if (scale) value *= scale[i];
@@ -156,13 +171,14 @@ struct RowOperands {
 
 // Writes a row of dX, and adds dY · normalised X and dY to sums over rows, which may be null.
 template <typename T>
-void row_gradient(const RowOperands<T>& row, int64_t length, double epsilon, T* dx, Wide<T>* products, Wide<T>* sums) {
+void row_gradient(const RowOperands<T>& row, const RowNorm& norm, T* dx, Wide<T>* products, Wide<T>* sums) {
   using W = Wide<T>;
+  const int64_t length = norm.length;
   const auto [dy, x, scale, more] = row;
-  const auto [mean, inv_std] = statistics_of(x, length, epsilon);
+  const auto [mean, inv_std] = statistics_of(x, norm);
   const auto normal = [x = x, mean = mean, inv_std = inv_std](int64_t i) { return (widen(x[i]) - mean) * inv_std; };
   const auto finish = [&](const auto& gradient) {
-    const W sum = sum_in_lanes<W>(length, gradient) / W(length);
+    const W sum = norm.centred ? sum_in_lanes<W>(length, gradient) / W(length) : W(0);
     const W product = sum_in_lanes<W>(length, [&](int64_t i) { return gradient(i) * normal(i); }) / W(length);
     const auto own = [&](int64_t i) { return inv_std * (gradient(i) - sum - normal(i) * product); };
     if (more) {
@@ -201,7 +217,7 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
   using T = decltype(element);
   using W = Wide<T>;
   const RowExtents extents(request.node, request.inputs[In::X]);
-  const double epsilon = float_attribute(request.node, "epsilon");
+  const RowNorm norm(request.node, extents);
   const bool has_scale = request.has_input(In::Scale), wants_scale = request.has_output(Out::dScale),
              wants_bias = request.has_output(Out::dBias);
   const bool has_more = request.has_input(In::Summand);
@@ -224,8 +240,7 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
         const int64_t last = std::min(extents.rows, (part + 1) * each);
         for (int64_t row = part * each; row < last; ++row) {
           const int64_t at = row * length;
-          row_gradient<T>({dy + at, x + at, scale, more ? more + at : nullptr}, length, epsilon, dx + at, products,
-                          sums);
+          row_gradient<T>({dy + at, x + at, scale, more ? more + at : nullptr}, norm, dx + at, products, sums);
         }
       }
     });
@@ -288,6 +303,16 @@ std::vector<Sample> norm_samples() {
   return samples;
 }
 
+std::vector<Sample> root_mean_square_samples() {
+  std::vector<Sample> samples;
+  for (const LayerNormCase& c : layer_norm_cases()) {
+    const Sample::Input x{{DataType::Float32, c.shape}, c.low, c.high};
+    samples.push_back(layer_norm_sample(c, "", {x, {{DataType::Float32, normalised_shape(c)}, 0.5, 2}}, 1));
+    samples.push_back(layer_norm_sample(c, ", without scale", {x}, 1));
+  }
+  return samples;
+}
+
 std::vector<Sample> normalize_samples() {
   std::vector<Sample> samples;
   for (const LayerNormCase& c : layer_norm_cases()) {
@@ -305,6 +330,11 @@ std::vector<Sample> layer_norm_grad_samples() {
     samples.push_back(layer_norm_sample(c, ", without B", {dy, x, parameter}, 2));
     samples.push_back(layer_norm_sample(c, ", X alone", {dy, x}, 1));
     samples.push_back(layer_norm_sample(c, ", summand", {dy, x, parameter, dy}, 3));
+    for (const int outputs : {1, 2}) {
+      samples.push_back(layer_norm_sample(c, ", not centred", {dy, x, parameter, dy}, outputs));
+      samples.back().name += outputs == 1 ? ", X alone" : "";
+      samples.back().attributes.set("centred", int64_t{0});
+    }
   }
   return samples;
 }
@@ -431,6 +461,14 @@ void register_norm_layer_norm(OpRegistry& registry) {
         .normalises = true};
   op.attributes.push_back(int_spec("stash_type", 1, "not read: statistics are float or better"));
   registry.add(op);
+  Op square = op;
+  square.name = "RMSNormalization";
+  square.doc = "X over the root of the mean square over the last axes, times scale, which is 1 if it is left out";
+  square.inputs = {lowered("X"), plain("scale", OperandSpec::Optional).as(OperandSpec::Scale)};
+  square.outputs.resize(1);
+  square.cost = elementwise_cost(6);
+  square.samples = root_mean_square_samples;
+  registry.add(std::move(square));
   op.domain = "arbalest";
   op.name = "Normalize";
   op.doc = "(X − mean) / deviation over the last axes";
@@ -465,6 +503,7 @@ void register_norm_layer_norm(OpRegistry& registry) {
           .cost = elementwise_cost(14),
           .samples = layer_norm_grad_samples,
           .cpu = floating_kernel([](const KernelRequest& r, auto t) { return layer_norm_grad_cpu(r, t); })};
+  grad.attributes.push_back(int_spec("centred", 1, "0: the gradients of RMSNormalization"));
   registry.add(grad);
   grad.name = "NormalizeSamplesGrad";
   grad.doc = "the gradient of NormalizeSamples";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA side of LayerNormalization, arbalest.Normalize and their gradients: which of the kernels in layer_norm.cuh run.
+// CUDA side of LayerNormalization, RMSNormalization, arbalest.Normalize and their gradients: which of the kernels in
+// layer_norm.cuh run.
 
 #include "ops/cuda/partial_sums.cuh"
 #include "ops/norm/layer_norm.cuh"
-#include "ops/norm/layer_norm.h"
 
 namespace arbalest {
 
@@ -198,8 +198,10 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
 }  // namespace
 
 void register_norm_layer_norm_cuda(OpRegistry& registry) {
-  registry.find("LayerNormalization")->cuda = normalize;
-  for (const char* name : {"arbalest.Normalize", "arbalest.NormalizeSamples"}) registry.find(name)->cuda = normalize;
+  for (const char* name :
+       {"LayerNormalization", "RMSNormalization", "arbalest.Normalize", "arbalest.NormalizeSamples"}) {
+    registry.find(name)->cuda = normalize;
+  }
   for (const char* name : {"arbalest.NormalizeGrad", "arbalest.NormalizeSamplesGrad"}) {
     registry.find(name)->cuda = normalize_gradient;
   }

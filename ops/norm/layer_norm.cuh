@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Kernels of LayerNormalization, arbalest.Normalize, arbalest.NormalizeSamples and their gradients over a matrix of
-// rows. A warp, or as much of one as a row fills, holds a row in registers. Longer rows are read several times, after
-// the first time from the nearest caches. A block takes such a row if there are few, and several blocks if there are
-// fewer than blocks.
+// Kernels of LayerNormalization, RMSNormalization, arbalest.Normalize, arbalest.NormalizeSamples and their gradients
+// over a matrix of rows. A warp, or as much of one as a row fills, holds a row in registers. Longer rows are read
+// several times, after the first time from the nearest caches. A block takes such a row if there are few, and several
+// blocks if there are fewer than blocks.
 
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/group_sum.cuh"
 #include "ops/cuda/matrix_unit.cuh"
+#include "ops/norm/layer_norm.h"
 
 namespace arbalest::cuda {
 
@@ -15,8 +16,10 @@ namespace arbalest::cuda {
 struct NormRows {
   int64_t rows = 1, length = 1;
   float epsilon;
+  bool centred;
 
-  NormRows(const Node& node, const TensorType& x) : epsilon(float(float_attribute(node, "epsilon"))) {
+  NormRows(const Node& node, const TensorType& x)
+      : epsilon(float(float_attribute(node, "epsilon"))), centred(is_centred(node)) {
     const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
     const int64_t first = axis < 0 ? axis + rank : axis;
     for (int64_t i = 0; i < rank; ++i) (i < first ? rows : length) *= x.shape[size_t(i)];
@@ -30,18 +33,22 @@ __device__ inline void for_each_row(int64_t rows, Function f) {
   for (int64_t row = thread_index() / G; row < rows; row += thread_count() / G) f(row, int(threadIdx.x) % G);
 }
 
-// The mean of a row and 1 / √(variance + ε). Sums are of differences from the row's first element, which are small even
-// if the mean is large.
+// The mean of a row, 0 if it stays, and 1 / √(mean square of the differences from it + ε). The mean is summed of
+// differences from the row's first element, which are small even if the mean is large.
 template <int G, int W, typename T>
 __device__ inline float2 statistics_of(const NormRows& rows, const T* x, int lane) {
-  const float origin = widen(x[0]), length = float(rows.length);
-  float sum = 0, squares = 0;
-  for (int64_t k = lane; k < rows.length / W; k += G) {
-    const Pack<T, W> pack = load<W>(x + k * W);
+  const float length = float(rows.length);
+  float mean = 0, squares = 0;
+  if (rows.centred) {
+    const float origin = widen(x[0]);
+    float sum = 0;
+    for (int64_t k = lane; k < rows.length / W; k += G) {
+      const Pack<T, W> pack = load<W>(x + k * W);
 #pragma unroll
-    for (int w = 0; w < W; ++w) sum += widen(pack.element[w]) - origin;
+      for (int w = 0; w < W; ++w) sum += widen(pack.element[w]) - origin;
+    }
+    mean = origin + group_sum<G>(sum) / length;
   }
-  const float mean = origin + group_sum<G>(sum) / length;
   for (int64_t k = lane; k < rows.length / W; k += G) {
     const Pack<T, W> pack = load<W>(x + k * W);
 #pragma unroll
@@ -111,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int w = 0; w < W; ++w) sum += g[w], product += g[w] * normal[w];
     });
-    sum = group_sum<G>(sum) / float(rows.length);
+    sum = rows.centred ? group_sum<G>(sum) / float(rows.length) : 0;
     product = group_sum<G>(product) / float(rows.length);
     for_packs([&](int64_t k, const float(&g)[W], const float(&normal)[W]) {
       Pack<T, W> result;
@@ -168,10 +175,14 @@ __device__ inline void for_held(int lane, int packs, Function f) {
 // The same as statistics_of(), for a row in registers.
 template <int G, int P, int W, typename T>
 __device__ inline float2 statistics_of_held(const NormRows& rows, const HeldRow<G, P, W, T>& x, int lane, int packs) {
-  const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0, G), length = float(rows.length);
-  float sum = 0, squares = 0;
-  for_held<G, P, W>(lane, packs, [&](int p, int w) { sum += x(p, w) - origin; });
-  const float mean = origin + group_sum<G>(sum) / length;
+  const float length = float(rows.length);
+  float mean = 0, squares = 0;
+  if (rows.centred) {
+    const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0, G);
+    float sum = 0;
+    for_held<G, P, W>(lane, packs, [&](int p, int w) { sum += x(p, w) - origin; });
+    mean = origin + group_sum<G>(sum) / length;
+  }
   for_held<G, P, W>(lane, packs, [&](int p, int w) {
     const float difference = x(p, w) - mean;
     squares += difference * difference;
@@ -288,7 +299,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<P>)
         product += g * normal;
       }
     }
-    sum = group_sum<G>(sum) / float(length);
+    sum = rows.centred ? group_sum<G>(sum) / float(length) : 0;
     product = group_sum<G>(product) / float(length);
     wait_for_copies<1>();
     addends.take(added);
@@ -377,7 +388,8 @@ struct RowShares {
   // Shares are of packs of W. There is a single one where whole rows serve as well.
   RowShares(const NormRows& rows, int multiprocessors, int width) : length(rows.length) {
     const int64_t least = int64_t(kThreads) * width * 2;
-    if (rows.empty() || rows.length % width != 0 || rows.rows >= multiprocessors || rows.length < 4 * least) return;
+    if (!rows.centred || rows.empty() || rows.length % width != 0 || rows.rows >= multiprocessors) return;
+    if (rows.length < 4 * least) return;
     count = int(std::min<int64_t>(int64_t(multiprocessors) * 8 / rows.rows, rows.length / least));
     length = (rows.length / width + count - 1) / count * width;
   }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The positions of operands of norms of rows.
+// Norms of rows: the positions of their operands, and what tells them apart.
 
 #include <cstddef>
 
+#include "ops/definition.h"
+#include "ops/names.h"
+
 namespace arbalest {
 
-// LayerNormalization and GroupNormalization, and the first of InstanceNormalization and arbalest.Normalize.
+// LayerNormalization, RMSNormalization and GroupNormalization, and the first of InstanceNormalization and
+// arbalest.Normalize.
 struct LayerNormInput {
   enum : size_t { X, Scale, Bias };
 };
@@ -20,5 +24,10 @@ struct NormalizeGradInput {
 struct NormalizeGradOutput {
   enum : size_t { dX, dScale, dBias };
 };
+
+// Whether a norm, or the gradient of one, takes the mean off. Otherwise it divides by the root of the mean square.
+inline bool is_centred(const Node& node) {
+  return node.op->attribute_spec("centred") ? flag_attribute(node, "centred") : !node.is(op::RMSNormalization);
+}
 
 }  // namespace arbalest

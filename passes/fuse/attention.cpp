@@ -94,15 +94,6 @@ class AttentionFusion {
     return id != kNone && ints_attribute(node(id), "perm") == of_last(perm, shape(value).size()) ? id : kNone;
   }
 
-  std::optional<double> factor(ValueId value) const {
-    const auto content = content_of(graph_, value);
-    const TensorType& type = graph_.values[value].type;
-    if (!content || type.dtype != DataType::Float32 || type.elements() != 1) return std::nullopt;
-    float number;
-    std::memcpy(&number, content->data(), sizeof number);
-    return number;
-  }
-
   // Takes products with constant numbers off a value that has one reader each, and returns what they multiply.
   ValueId without_factors(ValueId value, double& scale, std::vector<NodeId>& spent) const {
     while (is_read_once(value)) {
@@ -111,8 +102,8 @@ class AttentionFusion {
       if (id == kNone) break;
       const Node& found = node(id);
       const auto [a, b] = both_orders(found).front();
-      const std::optional<double> second = factor(b);
-      const std::optional<double> first = product != kNone && !second ? factor(a) : std::nullopt;
+      const std::optional<double> second = number_of(graph_, b);
+      const std::optional<double> first = product != kNone && !second ? number_of(graph_, a) : std::nullopt;
       const ValueId other = first ? b : a;
       if ((!first && !second) || shape(other) != shape(value)) break;
       scale *= first ? *first : product != kNone ? *second : 1 / *second;
@@ -212,7 +203,7 @@ class AttentionFusion {
     const Node& found = node(choice);
     for (const bool hidden_if : {false, true}) {
       const ValueId left = found.input(hidden_if ? In::Y : In::X), other = found.input(hidden_if ? In::X : In::Y);
-      const std::optional<double> by = factor(other);
+      const std::optional<double> by = number_of(graph_, other);
       if (!by || !(*by <= kNoWeight) || shape(left) != shape(found.output())) continue;
       const ScoreSummand summand{
           .condition = found.input(In::Condition), .hidden_if = hidden_if, .finite = std::isfinite(*by)};
@@ -399,7 +390,7 @@ class AttentionFusion {
     if (!rewriter_.is(test, op::IsNaN) || !rewriter_.is(choice, op::Where)) return false;
     const Node& found = node(choice);
     return rewriter_.only_reader(node(test).output()) == choice && found.input(In::Y) == weights &&
-           found.input(In::Condition) == node(test).output() && factor(found.input(In::X)) == 0 &&
+           found.input(In::Condition) == node(test).output() && number_of(graph_, found.input(In::X)) == 0 &&
            shape(found.output()) == shape(weights);
   }
 

@@ -136,31 +136,13 @@ class Dropouts {
 
   // The number that all elements of a value are.
   std::optional<double> number(ValueId value) const {
-    if (const auto content = content_of(graph_, value)) return number_of(rewriter_.value(value).type, *content);
+    if (content_of(graph_, value)) return number_of(graph_, value);
     const NodeId producer = rewriter_.value(value).producer;
     constexpr std::string_view kSame[] = {op::Expand, op::Cast, op::CastLike, op::Identity};
     if (std::none_of(std::begin(kSame), std::end(kSame),
                      [&](std::string_view op) { return rewriter_.is(producer, op); }))
       return std::nullopt;
     return number(rewriter_.input(producer));
-  }
-
-  static std::optional<double> number_of(const TensorType& type, const std::vector<std::byte>& content) {
-    const size_t size = size_of(type.dtype);
-    if (content.size() < size || !std::equal(content.begin() + int64_t(size), content.end(), content.begin()))
-      return std::nullopt;
-    const auto as = [&](auto element) {
-      std::memcpy(&element, content.data(), sizeof element);
-      return double(element);
-    };
-    switch (type.dtype) {
-      case DataType::Float32: return as(float{});
-      case DataType::Float64: return as(double{});
-      case DataType::Int32: return as(int32_t{});
-      case DataType::Int64: return as(int64_t{});
-      case DataType::Bool: return as(uint8_t{});
-      default: return std::nullopt;
-    }
   }
 
   // `anew`: a tensor that has been dropped from is one like any other.

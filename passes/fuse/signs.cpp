@@ -15,24 +15,6 @@
 namespace arbalest {
 namespace {
 
-// The number that a constant of one element is; nothing: it is none, or not known.
-std::optional<double> constant_number(const Graph& graph, ValueId value) {
-  const Value& constant = graph.values[value];
-  if (constant.role != Role::Constant || constant.type.elements() != 1 || constant.view.base != kNone) return {};
-  if (constant.initializer.kind == Initializer::Kind::Constant) return constant.initializer.a;
-  const auto content = content_of(graph, value);
-  if (!content) return {};
-  const auto read = [&](auto number) {
-    std::memcpy(&number, content->data(), sizeof(number));
-    return double(float(number));
-  };
-  switch (constant.type.dtype) {
-    case DataType::Float32: return read(float{});
-    case DataType::Bfloat16: return read(bfloat16{});
-    default: return {};
-  }
-}
-
 class Signs {
  public:
   explicit Signs(Graph& graph) : graph_(graph), rewriter_(graph) {}
@@ -65,7 +47,7 @@ class Signs {
       if (rewriter_.value(made).type != rewriter_.value(value).type) continue;
       const auto [a, b] = both_orders(rewriter_.node(reader)).front();
       const ValueId other = a == value ? b : a;
-      const double all = factor * constant_number(graph_, other).value_or(0);
+      const double all = factor * number_of(graph_, other).value_or(0);
       // The product may be 0 for numbers below 1e-34 only.
       constexpr double kLeast = 1e-3;
       if (!(all >= kLeast)) continue;

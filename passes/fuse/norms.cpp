@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Norms of rows that exporters spell out, c / √(mean(c²) + ε), in which c is x or x − mean(x). The order in which they
+// take the root, its reciprocal and the product does not matter. Powers by constants are products and roots already.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/constants.h"
+#include "ops/norm/layer_norm.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+// What rows are normalised over.
+struct RowMean {
+  ValueId of = kNone;
+  size_t first = 0;  // of the axes, which go to the last
+};
+
+class NormFusion {
+ public:
+  explicit NormFusion(Graph& graph) : graph_(graph), rewriter_(graph) {}
+
+  void run() {
+    for (const NodeId n : rewriter_.ids()) {
+      if (rewriter_.is(n, op::Sqrt)) fuse(n);
+    }
+    rewriter_.finish();
+    for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
+  }
+
+ private:
+  const Node& node(NodeId id) const { return rewriter_.node(id); }
+  const Shape& shape(ValueId value) const { return rewriter_.shape(value); }
+
+  // The mean over the last axes, which stay, that the value is.
+  std::optional<RowMean> mean(ValueId value) const {
+    const NodeId id = rewriter_.producer(value, op::ReduceMean);
+    if (id == kNone || !flag_attribute(node(id), "keepdims")) return std::nullopt;
+    Node reduction = node(id);
+    if (const auto operand = constant_operand(reduction, "axes");
+        operand && !content_of(graph_, reduction.input(*operand)))
+      return std::nullopt;
+    take_operands(graph_, reduction);
+    const size_t rank = shape(reduction.input()).size();
+    std::vector<int64_t> axes = ints_attribute(reduction, "axes");
+    for (int64_t& axis : axes) axis = int64_t(normalized_axis(axis, rank));
+    std::sort(axes.begin(), axes.end());
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (axes[i] != int64_t(rank - axes.size() + i)) return std::nullopt;
+    }
+    if (axes.empty() || axes.size() == rank) return std::nullopt;
+    return RowMean{reduction.input(), rank - axes.size()};
+  }
+
+  // The other operand of a node of this operator that has a number as one.
+  std::pair<ValueId, double> with_number(NodeId id, std::string_view op) const {
+    if (!rewriter_.is(id, op) || node(id).inputs.size() != 2) return {kNone, 0};
+    for (const auto& [other, number] : both_orders(node(id))) {
+      const std::optional<double> known = number_of(graph_, number);
+      if (known && shape(rewriter_.output(id)) == shape(other)) return {other, *known};
+    }
+    return {kNone, 0};
+  }
+
+  // The quotient of c and the root, whose reader is the node: Div of c by it, or Mul of c and its reciprocal.
+  NodeId quotient(NodeId reader, ValueId root, ValueId c) const {
+    if (rewriter_.is(reader, op::Div) && node(reader).input(BinaryInput::A) == c && c != root) return reader;
+    const bool inverse = rewriter_.is(reader, op::Reciprocal) ||
+                         (rewriter_.is(reader, op::Div) && node(reader).input(BinaryInput::B) == root &&
+                          number_of(graph_, node(reader).input(BinaryInput::A)) == 1.0);
+    if (!inverse || shape(rewriter_.output(reader)) != shape(root)) return kNone;
+    const ValueId reciprocal = rewriter_.output(reader);
+    const NodeId product = rewriter_.only_reader(reciprocal, op::Mul);
+    if (product == kNone) return kNone;
+    for (const auto& [a, b] : both_orders(node(product))) {
+      if (a == c && b == reciprocal) return product;
+    }
+    return kNone;
+  }
+
+  void fuse(NodeId root) {
+    const ValueId deviation = rewriter_.output(root);
+    const NodeId sum = rewriter_.value(rewriter_.input(root)).producer;
+    const auto [variance, epsilon] = with_number(sum, op::Add);
+    if (variance == kNone || !(epsilon >= 0)) return;
+    const std::optional<RowMean> squares = mean(variance);
+    if (!squares) return;
+    const NodeId square = rewriter_.producer(squares->of, op::Mul);
+    if (square == kNone || node(square).input(BinaryInput::A) != node(square).input(BinaryInput::B)) return;
+    ValueId x = node(square).input();
+    const NodeId last = quotient(rewriter_.only_reader(deviation), deviation, x);
+    if (last == kNone || shape(rewriter_.output(last)) != shape(x)) return;
+    bool centred = false;
+    if (const NodeId difference = rewriter_.producer(x, op::Sub); difference != kNone) {
+      const std::optional<RowMean> own = mean(node(difference).input(BinaryInput::B));
+      centred = own && own->first == squares->first && own->of == node(difference).input(BinaryInput::A) &&
+                shape(own->of) == shape(x);
+      if (centred) x = own->of;
+    }
+    make(last, x, squares->first, epsilon, centred);
+  }
+
+  // The norm takes the place of the last of the nodes that scale it by one row and shift it by another.
+  void make(NodeId last, ValueId x, size_t first, double epsilon, bool centred) {
+    const Shape row(shape(x).begin() + std::ptrdiff_t(first), shape(x).end());
+    std::vector<ValueId> inputs = {x};
+    const std::vector<ValueId> spent = node(last).inputs;
+    const auto take = [&](std::string_view op) {
+      const ValueId y = rewriter_.output(last);
+      const NodeId reader = rewriter_.only_reader(y, op);
+      if (reader == kNone || shape(rewriter_.output(reader)) != shape(x)) return false;
+      for (const auto& [a, b] : both_orders(node(reader))) {
+        if (a != y || shape(b) != row || rewriter_.value(b).type.dtype != rewriter_.value(x).type.dtype) continue;
+        inputs.push_back(b);
+        rewriter_.remove(std::exchange(last, reader));
+        return true;
+      }
+      return false;
+    };
+    if (take(op::Mul) && centred) take(op::Add);
+    const bool scaled = inputs.size() > 1;
+    rewriter_.become(last,
+                     !centred ? op::RMSNormalization
+                     : scaled ? op::LayerNormalization
+                              : op::Normalize,
+                     std::move(inputs), {rewriter_.output(last)}, {{"axis", int64_t(first)}, {"epsilon", epsilon}});
+    for (const ValueId value : spent) drop(value);
+    changed_ = true;
+  }
+
+  // Removes what made a value that nothing reads any more.
+  void drop(ValueId value) {
+    const NodeId producer = rewriter_.value(value).producer;
+    if (producer == kNone || node(producer).outputs.size() > 1) return;
+    const std::vector<ValueId> inputs = node(producer).inputs;
+    if (!rewriter_.remove_unread(producer, value)) return;
+    for (const ValueId input : inputs) {
+      if (input != kNone) drop(input);
+    }
+  }
+
+  Graph& graph_;
+  Rewriter rewriter_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+void fuse_norms(Graph& graph) {
+  NormFusion(graph).run();
+}
+
+}  // namespace arbalest

@@ -7,17 +7,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"
 #include "ops/check/harness.h"
 #include "ops/fused/decomposed.h"
 #include "ops/math/strided.h"
-#include "tests/ops/part.h"
+#include "tests/made_cases.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -213,47 +214,44 @@ TEST_CASE("operators are what their records say: other shapes, sums, and single 
   CHECK(keep.size() > 5);
 }
 
-TEST_CASE("CPU kernels agree with themselves in double, in float and bfloat16") {
-  for (const Op& op : builtin_ops().all()) {
-    if (op.cpu) check_none(faults_on_cpu(op));
+namespace {
+
+// A case for each operator with kernels: all of them in one take minutes, and more under compute-sanitizer.
+void make_cases(void (*run)(), const char* name) {
+  const std::vector<std::reference_wrapper<const Op>> ops = builtin_ops().all();
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].get().cpu) make_case(run, name, ops[i].get().qualified_name(), i);
   }
 }
 
-TEST_CASE("gradients agree with finite differences") {
-  for (const Op& op : builtin_ops().all()) {
-    if (op.cpu) check_none(faults_of_gradient(op));
-  }
+const Op& made_for() {
+  return builtin_ops().all()[made_case()];
 }
 
-TEST_CASE("CUDA kernels agree with double on the CPU, also when recorded and replayed") {
+void agrees_on_cpu() {
+  check_none(faults_on_cpu(made_for()));
+  check_none(faults_of_gradient(made_for()));
+}
+const MadeCases of_cpus([] {
+  make_cases(agrees_on_cpu, "CPU kernels agree with double, gradients with finite differences");
+});
+
+#ifdef ARBALEST_CUDA
+void agrees_on_cuda() {
   std::string why_not;
   const auto device = make_cuda_device(why_not);
-  if (!device) {
-    MESSAGE("SKIP: " << why_not);
+  if (!device || made_for().collective) {
+    MESSAGE("SKIP: " << (device ? "kernels of operators that span devices need a CollectiveContext" : why_not));
     return;
   }
-  test::Part part;  // of the samples
-  // Checks of one operator alone, for compute-sanitizer too.
-  const char* only = std::getenv("ARBALEST_OPERATOR");
-  if (only != nullptr) REQUIRE(builtin_ops().find(only) != nullptr);
-  int collective = 0;
-  for (const Op& op : builtin_ops().all()) {
-    if (!op.cpu || (only != nullptr && op.qualified_name() != only)) continue;
-    if (op.collective) {
-      ++collective;
-      continue;
-    }
-    REQUIRE_MESSAGE(op.cuda, op.qualified_name(), ": no kernel for CUDA");
-    std::vector<Sample> chosen;
-    for (Sample& sample : op.samples()) {
-      if (part.has_next()) chosen.push_back(std::move(sample));
-    }
-    if (chosen.empty()) continue;
-    Op with_chosen = op;
-    with_chosen.samples = [&] { return chosen; };
-    check_none(faults_on_cuda(*device, with_chosen));
-  }
-  if (collective > 0) MESSAGE(collective << " operators span devices: their CUDA kernels need a CollectiveContext");
+  REQUIRE_MESSAGE(made_for().cuda, "no kernel for CUDA");
+  check_none(faults_on_cuda(*device, made_for()));
 }
+const MadeCases of_cuda([] {
+  make_cases(agrees_on_cuda, "CUDA kernels agree with double on the CPU, also when recorded and replayed");
+});
+#endif
+
+}  // namespace
 
 }  // namespace samples_test

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/devices/device.h"
 #include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"
 #include "ops/check/harness.h"
@@ -248,7 +249,9 @@ void agrees_on_cuda() {
   check_none(faults_on_cuda(*device, made_for()));
 }
 const MadeCases of_cuda([] {
-  make_cases(agrees_on_cuda, "CUDA kernels agree with double on the CPU, also when recorded and replayed");
+  constexpr const char* kName = "CUDA kernels agree with double on the CPU, also when recorded and replayed";
+  if (cuda_device_count() > 0) return make_cases(agrees_on_cuda, kName);
+  make_case([] { MESSAGE("SKIP: no CUDA device"); }, kName, "", 0);
 });
 #endif
 

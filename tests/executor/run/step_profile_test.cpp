@@ -101,11 +101,14 @@ TEST_CASE("a trace of a GPU knows the layers of its steps") {
     CHECK(timed.contains(id) == (trace.plan.lanes[task.lane].kind == Lane::Kind::Compute));
   }
   bool forward = false, backward = false;
+  std::string layers;
   for (const LayerTime& layer : layer_times(trace)) {
+    layers += layer.name + "\n";
     if (layer.name != "c.conv") continue;
     forward = layer.forward_ns > 0;
     backward = layer.backward_ns > 0;
   }
+  INFO(layers);
   CHECK(forward);
   CHECK(backward);
 }

@@ -10,7 +10,7 @@
 #include "ops/loss/operands.h"
 #include "ops/norm/batch_norms.h"
 #include "passes/autodiff.h"
-#include "passes/name_patterns.h"
+#include "graph/name_patterns.h"
 #include "passes/passes.h"
 
 namespace arbalest {

@@ -5,7 +5,7 @@
 
 #include "graph/op.h"
 #include "ops/norm/batch_norms.h"
-#include "passes/name_patterns.h"
+#include "graph/name_patterns.h"
 #include "passes/passes.h"
 
 namespace arbalest {

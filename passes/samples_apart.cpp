@@ -7,8 +7,8 @@
 #include <map>
 #include <optional>
 
-#include "graph/samples/exported_batch.h"
 #include "graph/op.h"
+#include "graph/samples/exported_batch.h"
 #include "graph/samples/sample_probe.h"
 #include "passes/passes.h"
 
@@ -136,6 +136,19 @@ Node stated(const Graph& verified, const Node& expanded) {
   }
 }
 
+// The node of a model that mixes samples, if the error is of a node of the graph's own.
+std::optional<MixingNode> mixing_before(const Graph& graph, const GraphError& error) {
+  const Node* train = graph.find_op(op::Train);
+  if (!train || error.place().file != train->where.file) return std::nullopt;
+  for (const ModelBatch which : {ModelBatch::Fixed, ModelBatch::Open}) {
+    try {
+      if (auto mixing = find_mixing(graph, which)) return mixing;
+    } catch (const std::exception&) {  // types of nodes behind the error are not known
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<MixingNode> find_mixing(const Graph& verified, ModelBatch which) {
@@ -167,6 +180,29 @@ void check_samples_apart(const Graph& graph, const std::vector<int64_t>& batches
              "expected batches of {}, or a file whose batch may vary ('dynamic_axes' or 'dynamic_shapes' of "
              "torch.onnx.export, and no reshape to a batch that is a number)",
              *samples, mixing->batch));
+  }
+}
+
+void verify_called(Graph& graph) {
+  try {
+    verify(graph);
+  } catch (const GraphError& error) {
+    const Node* prefetch = graph.find_op(op::Prefetch);
+    const int64_t used = prefetch ? int_attribute(*prefetch, "batch") : 0;
+    const int64_t batch = exported_batch(error.place().file);
+    std::string hint;
+    if (used > 0 && batch > 0 && batch != used) {
+      hint = fmt::format(
+          "\nthe model was exported for a batch of {0}, and the graph uses {1}: expected a file whose batch may vary "
+          "('dynamic_axes' or 'dynamic_shapes' of torch.onnx.export){2}, or batches of {0} in Prefetch and Validate",
+          batch, used, batch == 1 ? ", or that was exported with two samples" : "");
+    } else if (const std::optional<MixingNode> mixing = mixing_before(graph, error)) {
+      hint =
+          fmt::format("\nsamples of a batch do not stay apart in the model before it: node '{}' ({}) of {} mixes them",
+                      mixing->node.name, mixing->node.op->qualified_name(), mixing->node.where.file);
+    }
+    if (hint.empty()) throw;
+    throw GraphError::about_places(error.place(), error.what() + hint);
   }
 }
 

@@ -20,7 +20,7 @@
 #include "graph/constants.h"
 #include "graph/op.h"
 #include "ops/names.h"
-#include "passes/name_patterns.h"
+#include "graph/name_patterns.h"
 #include "passes/passes.h"
 #include "passes/samples_apart.h"
 

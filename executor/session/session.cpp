@@ -332,7 +332,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
     validate->attributes.set("recalibrate", options.rules.recalibrate);
   }
   open_sources(prepared, options);
-  verify(prepared.graph);
+  verify_called(prepared.graph);
   prepared.notes = lint(prepared.graph);
   check_classes(prepared);
   check_samples_apart(prepared.graph, batches_of(prepared.graph));
@@ -359,7 +359,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   set_fields(*prepared.graph.find_op(op::Prefetch), prepared.validation->fields());
   ProgramOptions passes = passes_for(options);
   passes.outputs = hand_out(prepared.graph, asked.outputs);
-  verify(prepared.graph);
+  verify_called(prepared.graph);
   check_classes(prepared);
   check_samples_apart(prepared.graph, {batches_of(prepared.graph).back()});
 

@@ -13,7 +13,7 @@
 #include "base/files/file.h"
 #include "base/setting.h"
 #include "executor/weights/class_names.h"
-#include "passes/name_patterns.h"
+#include "graph/name_patterns.h"
 
 namespace arbalest {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -75,15 +76,22 @@ bool constants_are_no_weights(const GraphSource& source) {
          });
 }
 
+// The first element that is not finite; none if all are.
+std::optional<int64_t> first_not_finite(const Value& value) {
+  if (value.type.dtype != DataType::Float32) return std::nullopt;
+  const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
+  const auto* end = numbers + value.type.elements();
+  const auto* found = std::find_if(numbers, end, [](float each) { return !std::isfinite(each); });
+  return found == end ? std::nullopt : std::optional<int64_t>(found - numbers);
+}
+
 // A weight that no training can mend: the file is damaged. Masks may well be infinite.
 void check_finite(const Value& weight) {
-  if (weight.type.dtype != DataType::Float32) return;
-  const auto* numbers = reinterpret_cast<const float*>(weight.initializer.data->data());
-  const auto* end = numbers + weight.type.elements();
-  const auto* found = std::find_if(numbers, end, [](float each) { return !std::isfinite(each); });
-  if (found == end) return;
+  const std::optional<int64_t> found = first_not_finite(weight);
+  if (!found) return;
+  const float number = reinterpret_cast<const float*>(weight.initializer.data->data())[*found];
   throw GraphError(weight.where, fmt::format("weight '{}', element {}: found {}, expected a finite number", weight.name,
-                                             found - numbers, *found));
+                                             *found, number));
 }
 
 using Kept = SourceValue::Kept;
@@ -135,11 +143,12 @@ void find_weights(Graph& graph, const GraphSource& source, const std::unordered_
       check_finite(value);
     }
     if (learned[v]) continue;
-    // A number of a formula, and a table, in a net of floats.
+    // A number of a formula, a table in a net of floats, and a mask: no file of weights holds what is not finite.
     const bool number = value.type.elements() == 1 && !is_of_module(source, value.name) && !parameters.contains(v);
     const bool exact = value.type.dtype == DataType::Float64;
     const auto stated = kept.find(v);
-    if (number || exact || (stated != kept.end() && stated->second == Kept::Constant)) {
+    const bool constant = stated != kept.end() && stated->second == Kept::Constant;
+    if (number || exact || constant || first_not_finite(value)) {
       value.role = Role::Constant;
     } else if (stated != kept.end()) {
       value.role = Role::Frozen;

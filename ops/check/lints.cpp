@@ -15,6 +15,7 @@
 #include "graph/constants.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/check/model_lints.h"
 #include "ops/names.h"
 
 namespace arbalest {
@@ -383,6 +384,7 @@ constexpr Lint kLints[] = {
     {"crops of Augment that are mostly zeros", empty_crops},
     {"a warm-up as long as the run", endless_warmups},
     {"one file that is called as several models", models_of_one_file},
+    {"a tensor that is trained and looks like a constant", constant_like_weights},
 };
 
 }  // namespace

@@ -110,7 +110,9 @@ TEST_CASE("model: weights that are not finite are named, and masks may be infini
                                    weight, mask));
   };
   write("3", "-inf");
-  CHECK_NOTHROW(files.read("y = model.broken (x)", {{"", path}}, "float[5,2] x"));
+  const Graph graph = files.read("y = model.broken (x)", {{"", path}}, "float[5,2] x");
+  CHECK(value(graph, "y/mask").role == Role::Constant);
+  CHECK(value(graph, "w").role == Role::Parameter);
   write("nan", "0");
   const std::string fault = error_of([&] { files.read("y = model.broken (x)", {{"", path}}, "float[5,2] x"); });
   CHECK(has(fault, "weight 'w', element 2: found nan, expected a finite number"));

@@ -70,6 +70,44 @@ TEST_CASE("lints: one file that is called twice is two models") {
         std::string::npos);
 }
 
+TEST_CASE("lints: tensors of a model that are trained and look like constants are reported") {
+  const auto found = [](const std::string& initial, const std::string& node, const std::string& frozen = "") {
+    const TestFolder folder;
+    const std::string model = folder / "m.onnxtxt";
+    std::ofstream(model) << "<ir_version: 8, opset_import: [\"\" : 17]>\nm (float[N, 4] x) => (float[N, 4] y)\n<"
+                         << initial << ">\n{ y = " << node << " }\n";
+    Graph graph = read_graph_text(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1, \"model\" : 1]>\nnet () => (float loss) {\n"
+        "x, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"x float[4]\", \"label "
+        "int32[]\"]> ()\nlogits = model.net (x)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+        "trained = arbalest.Train <lr = 0.1" +
+            frozen + "> (loss)\nreport = arbalest.Validate (trained, loss)\n}\n",
+        "net.onnxtxt", builtin_ops(), 0, {{"", model}});
+    verify(graph);
+    return lint(graph);
+  };
+  const auto note = [](const std::string& name, const std::string& type, const std::string& op, const char* why) {
+    return Notes{"'" + name + "' (" + type + "), which node 'logits/y' (" + op +
+                 ") reads, is trained and may be a constant: " + why + "; if it is one, expected frozen = [\"" + name +
+                 "\"] of Train"};
+  };
+  const std::string eye = "float[4, 4] m = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}";
+  CHECK(found(eye, "MatMul (x, m)") == note("m", "float[4,4]", "MatMul", "it has the numbers 0 and 1 alone"));
+  CHECK(found(eye, "MatMul (x, m)", ", frozen = [\"m\"]") == Notes{});
+  CHECK(found("float[4] steps = {-0.75, -0.25, 0.25, 0.75}", "Add (x, steps)") ==
+        note("steps", "float[4]", "Add", "its numbers are evenly spaced"));
+  CHECK(found("float[4, 4] pe = {0, 1, 0, 1, 0.8414710, 0.5403023, 0.0099998, 0.9999500, 0.9092974, -0.4161468, "
+              "0.0199987, 0.9998000, 0.1411200, -0.9899925, 0.0299955, 0.9995500}",
+              "Add (x, pe)") ==
+        note("pe", "float[4,4]", "Add", "its rows are sines and cosines, as those of positions are"));
+  CHECK(found("float[4] \"onnx::Add_7\" = {0, 0, 0, 0}", "Add (x, \"onnx::Add_7\")") ==
+        note("onnx::Add_7", "float[4]", "Add", "it has the number 0 alone, and its name is the exporter's"));
+  CHECK(found("float[4] bias = {0, 0, 0, 0}", "Add (x, bias)") == Notes{});
+  CHECK(found("float[4] \"onnx::Add_7\" = {0.3, -0.2, 0.5, 0.1}", "Add (x, \"onnx::Add_7\")") == Notes{});
+  CHECK(found("float[4] bias = {0.3, -0.2, 0.5, 0.1}", "Add (x, bias)") == Notes{});
+  CHECK(found("float[4, 4] \"onnx::MatMul_7\" = {" + numbers(16) + "}", "MatMul (x, \"onnx::MatMul_7\")") == Notes{});
+}
+
 TEST_CASE("lints: a BatchNormalization that trains by its running statistics is reported") {
   const auto found = [](const std::string& attributes) {
     return notes("y = BatchNormalization " + attributes + "(x, ones, ones, ones, ones)\n" +
@@ -300,8 +338,9 @@ TEST_CASE("lints: metrics and losses that compare nothing are reported") {
                              "rows = Unsqueeze <axes = [1]> (logits)\nlabels = Unsqueeze <axes = [1]> (label)\n"
                              "first = arbalest.Accuracy <axis = -1> (rows, labels)\n";
   const std::string all = "all = arbalest.Accuracy <axis = -1, top_k = 3> (rows, labels)\n";
-  CHECK(notes(places + std::string(kLoss)) ==
-        Notes{"node 'first' (arbalest.Accuracy): nothing reads it, so that it is not measured; Validate lists metrics"});
+  CHECK(
+      notes(places + std::string(kLoss)) ==
+      Notes{"node 'first' (arbalest.Accuracy): nothing reads it, so that it is not measured; Validate lists metrics"});
   CHECK(notes(places + all + std::string(kLoss)).front() ==
         "node 'all' (arbalest.Accuracy): is 1 whatever the logits are, as top_k is all 3 classes");
 }

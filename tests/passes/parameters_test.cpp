@@ -8,7 +8,7 @@
 #include <map>
 
 #include "graph/file/overrides.h"
-#include "passes/name_patterns.h"
+#include "graph/name_patterns.h"
 #include "tests/passes/passes_fixture.h"
 
 using namespace arbalest;

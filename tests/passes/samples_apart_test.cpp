@@ -183,4 +183,36 @@ TEST_CASE("samples: a model that was exported for a batch keeps it in validation
   CHECK(batch_of("8") == 8);
 }
 
+TEST_CASE("samples: errors of shapes tell the batch that a model was exported for, or the node that mixes samples") {
+  const auto fault = [](const std::string& nodes,
+                        const std::string& weights = "float[2, 3] queries = {1, 2, 3, 4, 5, 6}") {
+    const FileTestFolder folder;
+    const std::string path = folder.file("m.onnxtxt");
+    std::ofstream(path) << "<ir_version: 8, opset_import: [\"\" : 17]>\nm (float[2, 3] x) => (float y)\n<" << weights
+                        << ">\n{ " << nodes << " }\n";
+    Graph graph = read_graph_text(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1, \"model\" : 1]>\ng () => (float loss) {\n"
+        "x, label = arbalest.Prefetch <source = \"memory:\", batch = 8, fields = [\"x float[3]\", \"label int32[]\"]> "
+        "()\ny = model.m (x)\nloss = arbalest.SoftmaxCrossEntropy (y, label)\n"
+        "trained = arbalest.Train <lr = 0.1> (loss)\nreport = arbalest.Validate (trained, loss)\n}",
+        "graph.onnxtxt", builtin_ops(), 0, {{"", path}});
+    try {
+      verify_called(graph);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string one = fault("y = Add (x, queries)");
+  CHECK(one.find("node 'y/y' (Add)") != std::string::npos);
+  CHECK(
+      one.find("\nthe model was exported for a batch of 2, and the graph uses 8: expected a file whose batch may vary "
+               "('dynamic_axes' or 'dynamic_shapes' of torch.onnx.export), or batches of 2 in Prefetch and Validate") !=
+      std::string::npos);
+  const std::string other = fault("t = Transpose (x)  y = MatMul (t, x)", "float unused = {1}");
+  CHECK(other.find("node 'loss' (arbalest.SoftmaxCrossEntropy)") != std::string::npos);
+  CHECK(other.find("do not stay apart in the model before it: node 'y/y' (MatMul) of ") != std::string::npos);
+  CHECK(fault("y = Relu (x)").empty());
+}
+
 }  // namespace samples_apart_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/name_patterns.h"
+#include "graph/name_patterns.h"
 
 #include <fmt/format.h>
 

@@ -36,7 +36,8 @@ Initializer data_of(const std::vector<T>& elements) {
 // The content of a value, row-major elements of its type: a constant's, or what infer_content() found. Null: not known.
 std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);
 
-// The number that every element of the value is, true being 1; nothing: they differ, there are none, or it is not known.
+// The number that every element of the value is, true being 1; nothing: they differ, there are none, or the content is
+// not known.
 std::optional<double> number_of(const Graph& graph, ValueId value);
 
 // Sets the content of the node's outputs, whose types are inferred. Op::content gives it, and says by no bytes for a

@@ -136,7 +136,7 @@ class ExpandContext {
   // readers.
   ExpandContext(Graph& graph, const Node& node, Table<ValueId, ValueId>& replaced)
       : graph_(graph), node_(node), replaced_(replaced) {}
-  const Graph& graph() const { return graph_; }
+  const Graph& graph() const { return graph_; }                                     // that the layer is in
   const Node& node() const { return node_; }                                        // the layer
   ValueId input(size_t i) const { return node_.input(i); }                          // kNone: left out
   const TensorType type(ValueId value) const { return graph_.values[value].type; }  // of any value

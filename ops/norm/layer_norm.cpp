@@ -466,6 +466,7 @@ void register_norm_layer_norm(OpRegistry& registry) {
   square.doc = "X over the root of the mean square over the last axes, times scale, which is 1 if it is left out";
   square.inputs = {lowered("X"), plain("scale", OperandSpec::Optional).as(OperandSpec::Scale)};
   square.outputs.resize(1);
+  square.attributes[1].doc = "added to the mean square";
   square.cost = elementwise_cost(6);
   square.samples = root_mean_square_samples;
   registry.add(std::move(square));

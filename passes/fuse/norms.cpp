@@ -17,10 +17,10 @@
 namespace arbalest {
 namespace {
 
-// What rows are normalised over.
+// A mean over the last axes, which stay with one element.
 struct RowMean {
   ValueId of = kNone;
-  size_t first = 0;  // of the axes, which go to the last
+  size_t first = 0;  // of those axes
 };
 
 class NormFusion {
@@ -39,7 +39,7 @@ class NormFusion {
   const Node& node(NodeId id) const { return rewriter_.node(id); }
   const Shape& shape(ValueId value) const { return rewriter_.shape(value); }
 
-  // The mean over the last axes, which stay, that the value is.
+  // Such a mean that makes the value.
   std::optional<RowMean> mean(ValueId value) const {
     const NodeId id = rewriter_.producer(value, op::ReduceMean);
     if (id == kNone || !flag_attribute(node(id), "keepdims")) return std::nullopt;

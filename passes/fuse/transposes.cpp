@@ -47,6 +47,14 @@ class TransposeFusion {
   const Node& node(NodeId id) const { return rewriter_.node(id); }
   const Shape& shape(ValueId value) const { return rewriter_.shape(value); }
 
+  // The node that alone reads the value, as a square does twice; kNone: there is none.
+  NodeId single_reader(ValueId value) const {
+    const std::vector<NodeId>& readers = rewriter_.readers(value);
+    return !readers.empty() && std::count(readers.begin(), readers.end(), readers[0]) == std::ssize(readers)
+               ? readers[0]
+               : kNone;
+  }
+
   bool row_major(NodeId transpose) const {
     return rewriter_.value(node(transpose).input()).type.layout == Layout::RowMajor &&
            rewriter_.value(node(transpose).output()).type.layout == Layout::RowMajor;
@@ -116,7 +124,7 @@ class TransposeFusion {
     bool flat = false;  // the rows' axes are one
     ValueId value = node(first).output();
     for (;;) {
-      const NodeId id = rewriter_.only_reader(value);
+      const NodeId id = single_reader(value);
       if (id == kNone) return std::nullopt;
       if (rewriter_.is(id, op::Transpose)) {
         chain.last = id;
@@ -140,7 +148,7 @@ class TransposeFusion {
     const std::optional<Chain> chain = chain_from(first);
     if (!chain) return;
     const ValueId x = node(first).input(), y = node(first).output();
-    const NodeId reader = rewriter_.only_reader(y);
+    const NodeId reader = single_reader(y);
     std::vector<ValueId> inputs = node(reader).inputs;
     std::replace(inputs.begin(), inputs.end(), y, x);
     rewriter_.set_inputs(reader, std::move(inputs));

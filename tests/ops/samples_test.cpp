@@ -70,6 +70,7 @@ TEST_CASE("operands whose numbers a model's file stores state their parts") {
       {"MatMul", "A Weight, B Weight"},
       {"NegativeLogLikelihoodLoss", "weight ClassWeight"},
       {"PRelu", "slope Weight"},
+      {"RMSNormalization", "scale Scale"},
       {"RNN", recurrent},
       {"SoftmaxCrossEntropyLoss", "weights ClassWeight"}};
   std::map<std::string, std::string> found;

@@ -48,6 +48,11 @@ const std::vector<std::string>& nets() {
       "r = Flatten (x)\na = arbalest.Linear <units = 72> (r)\nn = LayerNormalization <axis = 1> (a, weight)\n"
       "b = arbalest.Linear <units = 72> (n)\nt = Add (a, b)\nh = LayerNormalization <axis = 1> (t, weight)\n" +
           std::string(kHead) + "#initial float[72] weight = {" + numbers(72) + "}",
+      // A norm of rows that is spelled out.
+      "two = Constant <value_float = 2.0> ()\nmore = Constant <value_float = 0.01> ()\n"
+      "axes = Constant <value_ints = [1]> ()\nr = Flatten (x)\na = arbalest.Linear <units = 72> (r)\n"
+      "p = Pow (a, two)\nm = ReduceMean (p, axes)\ns = Add (m, more)\nd = Sqrt (s)\nh = Div (a, d)\n" +
+          kHead,
       // A number that scales images, and a weight that is squared before it is read.
       "c = arbalest.Conv <filters = 256, kernel_shape = [3, 3]> (x)\nr = Relu (c)\ns = Mul (r, factor)\n"
       "p = GlobalAveragePool (s)\nrows = Flatten (p)\nsquare = Mul (w, w)\nh = MatMul (rows, square)\n" +
@@ -158,7 +163,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
       "; those that may be left out are fuse_norms, fuse_batch_norm, fuse_relu, fuse_samples, fuse_shuffles, "
-      "fuse_attention, fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, "
+      "fuse_attention, fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, "
+      "fuse_gradient_sums, "
       "fuse_weight_gradients, keep_maxima, fuse_moves, fuse_statistics, "
       "fuse_batch_norm_pairs, fuse_residuals, open_batch_norms, split_whole_sums, read_kept_signs, compute_parts, "
       "fuse_regions, fuse_region_moves, advance_weights, delay_gradients";

@@ -136,14 +136,33 @@ Node stated(const Graph& verified, const Node& expanded) {
   }
 }
 
-// The node of a model that mixes samples, if the error is of a node of the graph's own.
+// Whether the node reads, directly or not, what a node of another file computes.
+bool reads_model(const Graph& graph, const Node& node) {
+  std::vector<ValueId> left = node.inputs;
+  std::set<ValueId> seen;
+  while (!left.empty()) {
+    const ValueId value = left.back();
+    left.pop_back();
+    const NodeId producer = value == kNone ? NodeId{kNone} : graph.values[value].producer;
+    if (producer == kNone || !seen.insert(value).second) continue;
+    const Node& made_by = graph.nodes[producer];
+    if (made_by.where.file != node.where.file) return true;
+    left.insert(left.end(), made_by.inputs.begin(), made_by.inputs.end());
+  }
+  return false;
+}
+
+// The node of a model that mixes samples, if the error is of a node of the graph's own that reads what a model computes.
 std::optional<MixingNode> mixing_before(const Graph& graph, const GraphError& error) {
+  const auto at = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                               [&](const Node& node) { return node.where == error.place(); });
   const Node* train = graph.find_op(op::Train);
   if (!train || error.place().file != train->where.file) return std::nullopt;
+  if (at == graph.nodes.end() || !reads_model(graph, *at)) return std::nullopt;
   for (const ModelBatch which : {ModelBatch::Fixed, ModelBatch::Open}) {
     try {
       if (auto mixing = find_mixing(graph, which)) return mixing;
-    } catch (const std::exception&) {  // types of nodes behind the error are not known
+    } catch (const std::exception&) {  // types of nodes after that of the error are not known
     }
   }
   return std::nullopt;

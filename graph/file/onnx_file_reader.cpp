@@ -30,7 +30,6 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
@@ -163,101 +162,6 @@ std::string lost_detached(const onnx::GraphProto& graph) {
   return "";
 }
 
-// The parameters of modules in the call that a node stands for: "p_fc_weight", "p_fc_bias".
-std::set<std::string> parameters_of_call(const onnx::NodeProto& node) {
-  std::set<std::string> parameters;
-  for (std::string& name : names_in(note_of(node, kOfNode, kCall))) {
-    if (name.starts_with("p_")) parameters.insert(std::move(name));
-  }
-  return parameters;
-}
-
-std::string with_underscores(std::string name) {
-  std::replace(name.begin(), name.end(), '.', '_');
-  return name;
-}
-
-std::vector<std::string> words_of(const std::string& name) {
-  std::vector<std::string> words(1);
-  for (const char each : name) {
-    if (each == '_') {
-      words.emplace_back();
-    } else {
-      words.back() += each;
-    }
-  }
-  return words;
-}
-
-// The name in a state dict of one of the parameters, "layers.1.fc.weight" of "p_layers_1_fc_weight", given that of an
-// equal one, "layers.0.fc.weight": dots stand for the same underscores. "": none is called alike.
-std::string name_like(const std::string& name, const std::set<std::string>& parameters) {
-  const std::vector<std::string> known = words_of(with_underscores(name));
-  for (const std::string& parameter : parameters) {
-    const std::vector<std::string> words = words_of(parameter.substr(2));
-    if (words.size() != known.size() || words.back() != known.back()) continue;
-    std::string like = words[0];
-    size_t at = 0;
-    for (size_t i = 1; i < words.size(); ++i) {
-      at += known[i - 1].size() + 1;
-      like += name[at - 1] + words[i];
-    }
-    return like;
-  }
-  return "";
-}
-
-// Parameters that are equal, as those of cloned layers are at first, are one initialiser after the exporter's
-// optimiser. Nodes whose calls have no parameter in common get one each. `nodes` are those of `protos`, in their order.
-void part_by_calls(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& protos, std::vector<SourceNode>& nodes,
-                   std::vector<SourceValue>& values) {
-  struct Shared {
-    std::set<std::string> parameters;  // that all calls have
-    std::string name;
-  };
-  std::unordered_map<std::string, std::vector<Shared> > shared;  // by initialiser
-  std::unordered_map<std::string, size_t> stored;
-  std::unordered_set<std::string> taken;
-  for (size_t v = 0; v < values.size(); ++v) {
-    taken.insert(values[v].name.text);
-    const bool trained = values[v].kept == SourceValue::Kept::Parameter || values[v].kept == SourceValue::Kept::AsRole;
-    if (values[v].data && trained && is_floating(values[v].type->dtype)) stored.emplace(values[v].name.text, v);
-  }
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    const std::set<std::string> read = parameters_of_call(protos[int(n)]);
-    for (SourceName& input : nodes[n].inputs) {
-      const auto found = stored.find(input.text);
-      if (read.empty() || found == stored.end()) continue;
-      const std::string name = input.text;
-      std::vector<Shared>& known = shared[name];
-      if (known.empty() && values[found->second].kept == SourceValue::Kept::Parameter) {
-        known.push_back({{"p_" + with_underscores(name)}, name});
-      }
-      bool joined = false;
-      for (Shared& each : known) {
-        std::set<std::string> both;
-        std::set_intersection(each.parameters.begin(), each.parameters.end(), read.begin(), read.end(),
-                              std::inserter(both, both.end()));
-        if (both.empty()) continue;
-        each.parameters = std::move(both);
-        input.text = each.name;
-        joined = true;
-        break;
-      }
-      if (joined) continue;
-      if (!known.empty()) {
-        SourceValue copy = values[found->second];
-        copy.name.text = name_like(name, read);
-        if (copy.name.text.empty()) copy.name.text = fmt::format("{}.{}", name, known.size());
-        while (!taken.insert(copy.name.text).second) copy.name.text += '_';
-        input.text = copy.name.text;
-        values.push_back(std::move(copy));
-      }
-      known.push_back({read, input.text});
-    }
-  }
-}
-
 class Importer {
  public:
   Importer(const onnx::ModelProto& model, const std::string& path) : model_(model), external_(path) {
@@ -313,7 +217,6 @@ class Importer {
       if (known != kept.end()) added.kept = known->second;
     }
     errors.throw_if_any();
-    if (source_.producer == "pytorch") part_by_calls(graph.node(), source_.nodes, source_.values);
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
                          std::make_move_iterator(scalars.end()));
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));

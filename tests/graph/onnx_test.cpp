@@ -291,38 +291,6 @@ net (float[N, 2] x) => (float[N, 2] y)
   CHECK(graph.values.at(stop->outputs[0]).name == "y/detach");
 }
 
-TEST_CASE("onnx: calls whose parameters PyTorch tells apart have one each, though the file stores equal ones once") {
-  const FileTestFolder folder;
-  onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
-net (float[N, 2] x) => (float[N, 2] y)
-<float[2, 2] val_0 = {1, 2, 3, 4}, float[2] fc_0_bias = {1, 2}>
-{
-  a = MatMul (x, val_0)
-  b = Add (a, fc_0_bias)
-  c = MatMul (b, val_0)
-  d = Add (c, fc_0_bias)
-  e = MatMul (d, val_0)
-  y = Add (e, fc_0_bias)
-})");
-  model.mutable_graph()->mutable_initializer(1)->set_name("fc.0.bias");
-  for (const int n : {1, 3, 5}) model.mutable_graph()->mutable_node(n)->set_input(1, "fc.0.bias");
-  onnx::ValueInfoProto& info = *model.mutable_graph()->add_value_info();
-  info.set_name("fc.0.bias");
-  add_note(info, 4, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
-  const char* const layers[] = {"1", "0", "1"};
-  for (int n = 0; n < 6; ++n) {
-    add_note(*model.mutable_graph()->mutable_node(n), 9, "pkg.torch.onnx.fx_node",
-             fmt::format("%linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, "
-                         "%p_fc_{0}_weight, %p_fc_{0}_bias), kwargs = {{}})",
-                         layers[n / 2]));
-  }
-  const Graph graph = read_graph_text("g (float[4, 2] x) => () { y = model.net (x) }", folder.file("g.onnxtxt"),
-                                      builtin_ops(), 0, {{"", save(folder, model)}});
-  std::vector<std::string> read;
-  for (const Node& node : graph.nodes) read.push_back(graph.values.at(node.inputs[1]).name);
-  CHECK(read == std::vector<std::string>{"val_0", "fc.1.bias", "val_0.1", "fc.0.bias", "val_0", "fc.1.bias"});
-}
-
 TEST_CASE("onnx: the padding that PyTorch notes of an embedding gets no gradient") {
   const FileTestFolder folder;
   const auto padding = [&](const std::string& arguments, const char* target = "embedding") {

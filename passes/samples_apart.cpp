@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "graph/op.h"
 #include "graph/samples/exported_batch.h"
@@ -152,7 +153,8 @@ bool reads_model(const Graph& graph, const Node& node) {
   return false;
 }
 
-// The node of a model that mixes samples, if the error is of a node of the graph's own that reads what a model computes.
+// The node of a model that mixes samples, if the error is of a node of the graph's own that reads what a model
+// computes.
 std::optional<MixingNode> mixing_before(const Graph& graph, const GraphError& error) {
   const auto at = std::find_if(graph.nodes.begin(), graph.nodes.end(),
                                [&](const Node& node) { return node.where == error.place(); });

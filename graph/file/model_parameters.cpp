@@ -143,6 +143,7 @@ void find_weights(Graph& graph, const GraphSource& source, const std::unordered_
       check_finite(value);
     }
     if (learned[v]) continue;
+    if (parameters.contains(v)) check_finite(value);
     // A number of a formula, a table in a net of floats, and a mask: no file of weights holds what is not finite.
     const bool number = value.type.elements() == 1 && !is_of_module(source, value.name) && !parameters.contains(v);
     const bool exact = value.type.dtype == DataType::Float64;

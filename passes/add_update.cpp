@@ -6,11 +6,11 @@
 
 #include "base/checked.h"
 #include "graph/constants.h"
+#include "graph/name_patterns.h"
 #include "graph/op.h"
 #include "ops/loss/operands.h"
 #include "ops/norm/batch_norms.h"
 #include "passes/autodiff.h"
-#include "graph/name_patterns.h"
 #include "passes/passes.h"
 
 namespace arbalest {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "graph/name_patterns.h"
 #include "graph/op.h"
 #include "ops/norm/batch_norms.h"
-#include "graph/name_patterns.h"
 #include "passes/passes.h"
 
 namespace arbalest {

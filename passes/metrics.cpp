@@ -262,11 +262,9 @@ bool is_mean(Graph& graph, ValueId value) {
 bool counts_samples(const Graph& graph, ValueId value) {
   if (value == kNone) return false;
   const TensorType& type = graph.values[value].type;
-  if (const auto known = content_of(graph, value)) {
-    if (type.elements() != 1 || type.dtype != DataType::Float32) return false;
-    float number = 0;
-    std::memcpy(&number, known->data(), sizeof number);
-    return number == std::round(number);
+  if (content_of(graph, value)) {
+    const std::optional<double> number = number_of(graph, value);
+    return type.elements() == 1 && type.dtype == DataType::Float32 && *number == std::round(*number);
   }
   const NodeId producer = graph.values[value].producer;
   if (producer == kNone) return false;

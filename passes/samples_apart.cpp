@@ -170,6 +170,17 @@ std::optional<MixingNode> mixing_before(const Graph& graph, const GraphError& er
   return std::nullopt;
 }
 
+// Whether the error is gone in another batch.
+bool is_of_batch(Graph graph, int64_t other, const GraphError& error) {
+  graph.find_op(op::Prefetch)->attributes.set("batch", other);
+  try {
+    verify(graph);
+  } catch (const GraphError& found) {
+    return found.place() != error.place();
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<MixingNode> find_mixing(const Graph& verified, ModelBatch which) {
@@ -212,7 +223,7 @@ void verify_called(Graph& graph) {
     const int64_t used = prefetch ? int_attribute(*prefetch, "batch") : 0;
     const int64_t batch = exported_batch(error.place().file);
     std::string hint;
-    if (used > 0 && batch > 0 && batch != used) {
+    if (used > 0 && batch > 0 && batch != used && is_of_batch(graph, batch, error)) {
       hint = fmt::format(
           "\nthe model was exported for a batch of {0}, and the graph uses {1}: expected a file whose batch may vary "
           "('dynamic_axes' or 'dynamic_shapes' of torch.onnx.export){2}, or batches of {0} in Prefetch and Validate",

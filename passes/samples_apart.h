@@ -27,8 +27,8 @@ std::optional<MixingNode> find_mixing(const Graph& graph, ModelBatch which = Mod
 // Prefetch, is another than the model's.
 void check_samples_apart(const Graph& graph, const std::vector<int64_t>& batches);
 
-// verify(). If there are errors in a model that was exported for another batch than Prefetch's, it says so and what to
-// do. If there are errors in the graph's own nodes, it names a node that mixes samples in a model before them.
+// The same as verify(). An error in a model that is none in the batch that the model was exported for says so, and what
+// to do. An error in one of the graph's own nodes names a node that mixes samples in a model that it reads.
 void verify_called(Graph& graph);
 
 }  // namespace arbalest

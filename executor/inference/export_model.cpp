@@ -18,9 +18,9 @@
 #include "executor/inference/opset_forms.h"
 #include "executor/session/state.h"
 #include "graph/constants.h"
+#include "graph/name_patterns.h"
 #include "graph/op.h"
 #include "ops/names.h"
-#include "graph/name_patterns.h"
 #include "passes/passes.h"
 #include "passes/samples_apart.h"
 

@@ -219,8 +219,8 @@ void add_mean(OpRegistry& registry) {
                     }});
 }
 
-// The operators, the last one first, that make a power by a constant exponent of numbers of A's shape; none: there are
-// none, and Pow's kernel computes it. "Mul" is a product of A and what the others make of it.
+// The operators that make a power by a constant exponent, each of what the one before it makes, the first of A. Mul
+// multiplies by A. None: Pow's kernel computes the power.
 std::vector<std::string_view> steps_of_power(const Graph& graph, const Node& node) {
   using In = BinaryInput;
   const TensorType &a = graph.values[node.input(In::A)].type, &y = graph.values[node.output()].type;
@@ -230,9 +230,9 @@ std::vector<std::string_view> steps_of_power(const Graph& graph, const Node& nod
   if (*exponent == 2) return {op::Mul};
   if (*exponent == 3) return {op::Mul, op::Mul};
   if (*exponent == 0.5) return {op::Sqrt};
-  if (*exponent == -0.5) return {op::Reciprocal, op::Sqrt};
+  if (*exponent == -0.5) return {op::Sqrt, op::Reciprocal};
   if (*exponent == -1) return {op::Reciprocal};
-  if (*exponent == -2) return {op::Reciprocal, op::Mul};
+  if (*exponent == -2) return {op::Mul, op::Reciprocal};
   return {};
 }
 
@@ -245,13 +245,14 @@ void expand_powers(Op& pow) {
     return c.input(In::A).dtype != c.input(In::B).dtype || !steps_of_power(c.graph(), c.node()).empty();
   };
   pow.expand = [](ExpandContext& c) {
-    std::vector<std::string_view> steps = steps_of_power(c.graph(), c.node());
-    for (ValueId made = c.input(In::A); !steps.empty(); steps.pop_back()) {
+    const std::vector<std::string_view> steps = steps_of_power(c.graph(), c.node());
+    ValueId made = c.input(In::A);
+    for (size_t i = 0; i < steps.size(); ++i) {
       std::vector<ValueId> inputs = {made};
-      if (steps.back() == op::Mul) inputs.push_back(c.input(In::A));
-      made = c.add(steps.back(), steps.size() == 1 ? "" : "power", std::move(inputs), 1)[0];
-      if (steps.size() == 1) return c.replace_output(0, made);
+      if (steps[i] == op::Mul) inputs.push_back(c.input(In::A));
+      made = c.add(steps[i], i + 1 == steps.size() ? "" : "power", std::move(inputs), 1)[0];
     }
+    if (!steps.empty()) return c.replace_output(0, made);
     const DataType base = c.type(c.input(In::A)).dtype, exponent = c.type(c.input(In::B)).dtype;
     const auto cast = [&](ValueId value, const char* label, DataType to) {
       return c.add("Cast", label, {value}, 1, {{"to", onnx_number(to)}})[0];

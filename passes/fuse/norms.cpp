@@ -107,9 +107,10 @@ class NormFusion {
     make(last, x, squares->first, epsilon, centred);
   }
 
-  // The norm takes the place of the last of the nodes that scale it by one row and shift it by another.
+  // The norm takes the place of `last`, and of nodes after it that scale by one row and shift by another.
   void make(NodeId last, ValueId x, size_t first, double epsilon, bool centred) {
-    const Shape row(shape(x).begin() + std::ptrdiff_t(first), shape(x).end());
+    const TensorType row{master_type(rewriter_.value(x).type.dtype),
+                         {shape(x).begin() + std::ptrdiff_t(first), shape(x).end()}};
     std::vector<ValueId> inputs = {x};
     const std::vector<ValueId> spent = node(last).inputs;
     const auto take = [&](std::string_view op) {
@@ -117,7 +118,7 @@ class NormFusion {
       const NodeId reader = rewriter_.only_reader(y, op);
       if (reader == kNone || shape(rewriter_.output(reader)) != shape(x)) return false;
       for (const auto& [a, b] : both_orders(node(reader))) {
-        if (a != y || shape(b) != row || rewriter_.value(b).type.dtype != rewriter_.value(x).type.dtype) continue;
+        if (a != y || rewriter_.value(b).type != row) continue;
         inputs.push_back(b);
         rewriter_.remove(std::exchange(last, reader));
         return true;

@@ -4,8 +4,6 @@
 // for another kernel in any case, as a convolution's input is, the gradient reads that, and Relu's result is not kept.
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 
 #include "graph/constants.h"
 #include "passes/fuse/row_sums.h"

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/norm/layer_norm.h"
 #include "tests/passes/passes_fixture.h"
 #include "tests/passes/program_numbers.h"
 
@@ -87,6 +88,24 @@ TEST_CASE("norms of rows are found in every spelling, with their scale and bias"
   check_found(kCentre + kNorm + scaled, "LayerNormalization", 2);
   check_found(with(rms, "last", "both") + "y = Mul (n, wide)\n", "RMSNormalization", 2);
   check_found(rms + "s = Mul (n, w)\ny = Add (s, b)\n", "RMSNormalization", 2);  // whose bias is added apart
+}
+
+TEST_CASE("norms of rows that are found keep their scale in float, and none becomes one that operators refuse") {
+  const std::string rms = reading(kNorm, "c", "x");
+  ProgramOptions options;
+  options.bf16 = true;
+  const Program lowered = make_program(net(net_of(rms + "y = Mul (n, w)\n")), options);
+  const Graph& graph = lowered.training().graph;
+  const Node& norm = only(graph, "RMSNormalization");
+  CHECK(graph.values[norm.inputs[LayerNormInput::X]].type.dtype == DataType::Bfloat16);
+  CHECK(graph.values[norm.inputs[LayerNormInput::Scale]].type.dtype == DataType::Float32);
+  // A graph that computes in bfloat16 by itself scales by a row of bfloat16.
+  std::string types =
+      "s = Cast <to = 16> (w)\nk = Cast <to = 16> (two)\ne = Cast <to = 16> (more)\nv = Cast <to = 16> (x)\n";
+  const std::string body =
+      with(with(reading(kNorm, "c", "v"), "two)", "k)"), "more)", "e)") + "o = Mul (n, s)\ny = Cast <to = 1> (o)\n";
+  const Program stated = program_of(types + body, {});
+  CHECK(only(stated.training().graph, "RMSNormalization").inputs.size() == 1);
 }
 
 TEST_CASE("what is no norm of rows stays") {

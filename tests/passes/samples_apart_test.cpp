@@ -185,7 +185,8 @@ TEST_CASE("samples: a model that was exported for a batch keeps it in validation
 
 TEST_CASE("samples: errors of shapes tell the batch that a model was exported for, or the node that mixes samples") {
   const auto fault = [](const std::string& nodes,
-                        const std::string& weights = "float[2, 3] queries = {1, 2, 3, 4, 5, 6}") {
+                        const std::string& weights = "float[2, 3] queries = {1, 2, 3, 4, 5, 6}",
+                        const std::string& scores = "y") {
     const FileTestFolder folder;
     const std::string path = folder.file("m.onnxtxt");
     std::ofstream(path) << "<ir_version: 8, opset_import: [\"\" : 17]>\nm (float[2, 3] x) => (float y)\n<" << weights
@@ -193,8 +194,10 @@ TEST_CASE("samples: errors of shapes tell the batch that a model was exported fo
     Graph graph = read_graph_text(
         "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1, \"model\" : 1]>\ng () => (float loss) {\n"
         "x, label = arbalest.Prefetch <source = \"memory:\", batch = 8, fields = [\"x float[3]\", \"label int32[]\"]> "
-        "()\ny = model.m (x)\nloss = arbalest.SoftmaxCrossEntropy (y, label)\n"
-        "trained = arbalest.Train <lr = 0.1> (loss)\nreport = arbalest.Validate (trained, loss)\n}",
+        "()\ny = model.m (x)\nloss = arbalest.SoftmaxCrossEntropy (" +
+            scores +
+            ", label)\n"
+            "trained = arbalest.Train <lr = 0.1> (loss)\nreport = arbalest.Validate (trained, loss)\n}",
         "graph.onnxtxt", builtin_ops(), 0, {{"", path}});
     try {
       verify_called(graph);
@@ -213,6 +216,13 @@ TEST_CASE("samples: errors of shapes tell the batch that a model was exported fo
   CHECK(other.find("node 'loss' (arbalest.SoftmaxCrossEntropy)") != std::string::npos);
   CHECK(other.find("do not stay apart in the model before it: node 'y/y' (MatMul) of ") != std::string::npos);
   CHECK(fault("y = Relu (x)").empty());
+  // Errors that have nothing to do with the batch, or with what a model computes.
+  const std::string always = fault("y = Gemm (x, queries)");
+  CHECK(always.find("node 'y/y' (Gemm)") != std::string::npos);
+  CHECK(always.find("exported for a batch of 2, and") == std::string::npos);
+  const std::string own = fault("t = Transpose (x)  y = MatMul (t, x)", "float unused = {1}", "label");
+  CHECK(own.find("node 'loss' (arbalest.SoftmaxCrossEntropy)") != std::string::npos);
+  CHECK(own.find("do not stay apart") == std::string::npos);
 }
 
 }  // namespace samples_apart_test

@@ -244,7 +244,11 @@ TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
   }
 }
 
-TEST_CASE("a rank whose kernel computes for ever ends with its name, and the others say what they waited for") {
+namespace {
+
+// Lets a thread of rank 1's device compute for ever, and checks how both ranks end. False: it was caught between two
+// kernels, so that all ranks wait for each other, which they say.
+bool ends_by_endless_kernel() {
   const Place place;
   std::string graph = kGraph;
   // Kernels that take long, and few parameters: the thread is hardly ever busy with something else.
@@ -272,6 +276,7 @@ TEST_CASE("a rank whose kernel computes for ever ends with its name, and the oth
   const auto computed = WallTime::now();
   REQUIRE(syscall(SYS_tgkill, process, computes, SIGRTMIN) == 0);
   for (const size_t rank : {size_t{1}, size_t{0}}) CHECK(ranks[rank]->wait() == kFailed);
+  if (ranks[0]->errors().find("all ranks wait for each other") != std::string::npos) return false;
   CHECK(WallTime::now() - computed >= std::chrono::seconds(10));  // ten times --device-timeout
   has(ranks[1]->errors(), ": node '") && has(ranks[1]->errors(), " has computed for ");
   has(ranks[0]->errors(), fmt::format("rank 1 on {} is lost: ", host_name()));
@@ -279,6 +284,16 @@ TEST_CASE("a rank whose kernel computes for ever ends with its name, and the oth
   has(ranks[0]->errors(), "; rank 0 has waited for it at ");
   // Once in a run: where cores are shared, perhaps before.
   has(ranks[0]->errors(), "nothing has completed for a while; waiting:\n");
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a rank whose kernel computes for ever ends with its name, and the others say what they waited for") {
+  constexpr int kMost = 5;
+  int tried = 1;
+  while (!ends_by_endless_kernel() && tried < kMost) ++tried;
+  CHECK(tried < kMost);
 }
 
 TEST_CASE("a run that was started by hand is resumed rank by rank") {

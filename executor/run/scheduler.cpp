@@ -380,11 +380,13 @@ std::string Scheduler::kernel_under_way(TaskId task) const {
 
 // The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
 // it in their lanes wait. A deferred task has handed its part to the other ranks and waits for theirs. What hangs on a
-// GPU is found by the rank itself, which knows more of it, so that the limit is longer there. First uses of kernels and
-// connections may take minutes.
+// GPU is found by the rank itself, which knows more of it, so that the limit is longer there; but no rank can tell
+// whether a collective waits for its own GPU or for another one. First uses of kernels and connections may take minutes.
 RankProgress Scheduler::progress() const {
   using UnderWay = RankProgress::UnderWay;
   constexpr double kGpuPatience = 1.5, kFirstPatience = 30;
+  constexpr double kTogetherPatience = 0.9;  // signs of life come a tenth later than what they tell of
+  constexpr double kSlowestLink = 50e6;      // bytes/s
   constexpr int64_t kFirstInstances = 16;  // with all variants of a task, which are recorded when they first run
   RankProgress found;
   found.completed = counts_.completions.load(std::memory_order_relaxed);
@@ -406,6 +408,9 @@ RankProgress Scheduler::progress() const {
     heaviest = weight;
     found.under_way = together ? UnderWay::Others : UnderWay::Own;
     found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
+    if (together && gpus && !begins) {
+      found.limit = options_.standstill_seconds * kTogetherPatience + double(under_way.reduced_bytes) / kSlowestLink;
+    }
     found.at = place_of(task, instance) + (weight == Executed ? kernel_under_way(task) : "");
   }
   if (running.empty()) found.at = "no task";

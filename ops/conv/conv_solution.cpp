@@ -7,6 +7,7 @@
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/grouped/conv_direct.h"
+#include "ops/conv/grouped/conv_group_tiles.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/cuda/convolution_timer.h"
@@ -18,8 +19,8 @@ using Kind = ConvolutionProblem::Kind;
 using Engine = ConvolutionEngine;
 
 // Those ahead are tried first; of those that are timed, the first stands if a choice must be the same each time.
-constexpr const Engine* kEngines[] = {&kDepthwiseEngine, &kThinEngine,    &kFoldedGradientEngine, &kHaloEngine,
-                                      &kSmallEngine,     &kColoursEngine, &kPlainLoopsEngine};
+constexpr const Engine* kEngines[] = {&kDepthwiseEngine, &kThinEngine,  &kGroupTilesEngine, &kFoldedGradientEngine,
+                                      &kHaloEngine,      &kSmallEngine, &kColoursEngine,    &kPlainLoopsEngine};
 
 Solution solve_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution{.plan = find_convolution_plan(context, problem)};

@@ -19,8 +19,9 @@
 
 namespace arbalest::cuda {
 
-inline constexpr int kUnroll = 4;         // rows that a thread loads before it uses the first
-inline constexpr int kSliceColumns = 64;  // of a reduction, at most: bounds the partials that each block reads again
+inline constexpr int kUnroll = 4;          // rows that a thread loads before it uses the first
+inline constexpr int kPartialsAtOnce = 8;  // the same of partials
+inline constexpr int kSliceColumns = 64;   // of a reduction, at most: bounds the partials that each block reads again
 
 struct Columns {
   int64_t rows = 0;
@@ -264,8 +265,19 @@ __device__ inline void for_partials(const Columns& reduced, const Place<W>& plac
   const int column = place.first + t % place.slice_columns, group = t / place.slice_columns;
   if (group >= groups || column >= place.count) return;
   const int channel = channel_of(column, place.channels), count = reduced.partials();
-#pragma unroll 4
-  for (int i = group; i < count; i += groups) f(i, channel, partials[int64_t(i) * place.channels + channel]);
+  for (int first = group; first < count; first += kPartialsAtOnce * groups) {
+    T partial[kPartialsAtOnce];
+#pragma unroll
+    for (int u = 0; u < kPartialsAtOnce; ++u) {
+      const int i = first + u * groups;
+      if (i < count) partial[u] = partials[int64_t(i) * place.channels + channel];
+    }
+#pragma unroll
+    for (int u = 0; u < kPartialsAtOnce; ++u) {
+      const int i = first + u * groups;
+      if (i < count) f(i, channel, partial[u]);
+    }
+  }
 }
 
 }  // namespace arbalest::cuda

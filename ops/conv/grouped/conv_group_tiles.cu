@@ -127,7 +127,8 @@ void run_convolution(const ConvolutionProblem& problem, const ConvolutionCall& c
   const auto kernel = group_convolution_kernel<F::kWidth, F::kGroups, F::kM, Way>;
   const int shared = shared_of_convolution<Set>(t);
   allow(reinterpret_cast<const void*>(kernel), shared);
-  launch_dependent(kernel, dim3(unsigned(t.blocks), unsigned(t.channels / Set::kChannels)), F::kThreadsOf,
+  const unsigned parities = Way == GroupWay::StridedGradient ? 4 : 1;
+  launch_dependent(kernel, dim3(unsigned(t.blocks), unsigned(t.channels / Set::kChannels), parities), F::kThreadsOf,
                    size_t(shared), call.stream, t, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
                    static_cast<T*>(call.result));
   check_launch("convolution of narrow groups");
@@ -192,7 +193,7 @@ int64_t group_tiles_workspace(const ConvolutionProblem& problem, int multiproces
 
 constexpr ConvolutionEngine kGroupTilesEngine = {
     .name = "group tiles",
-    .revision = "group tiles 4",
+    .revision = "group tiles 5",
     .accepts = takes_group_tiles,
     .is_faster = [](const DeviceModel&, const ConvolutionProblem& problem) { return problem.w[1] <= 32; },
     .workspace = group_tiles_workspace,

@@ -380,8 +380,8 @@ std::string Scheduler::kernel_under_way(TaskId task) const {
 
 // The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
 // it in their lanes wait. A deferred task has handed its part to the other ranks and waits for theirs. What hangs on a
-// GPU is found by the rank itself, which knows more of it, so that the limit is longer there; but no rank can tell
-// whether a collective waits for its own GPU or for another one. First uses of kernels and connections may take minutes.
+// GPU is found by the rank itself, which knows more of it, so that the limit is longer there. But no rank can tell
+// whether a collective waits for its own GPU or for another. First uses of kernels and connections may take minutes.
 RankProgress Scheduler::progress() const {
   using UnderWay = RankProgress::UnderWay;
   constexpr double kGpuPatience = 1.5, kFirstPatience = 30;

@@ -106,6 +106,12 @@ inline unsigned blocks_for(int64_t items, int multiprocessors, int threads = kTh
   return unsigned(std::clamp<int64_t>(needed, 1, int64_t(multiprocessors) * (4096 / threads)));
 }
 
+// Shared memory of as many bytes as the launch says, at an address that 16 divides.
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char shared_of_launch[];
+  return shared_of_launch;
+}
+
 __device__ inline int64_t thread_index() {
   return int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
 }

@@ -9,6 +9,8 @@
 // The gradient of images of a convolution with stride 2 is four convolutions with stride 1 of dY, one for each parity
 // of rows and of columns of dX: each has those taps that meet such pixels, one, two or four.
 
+#include <algorithm>
+
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/matrix_unit.cuh"
 
@@ -17,8 +19,12 @@ namespace arbalest::cuda {
 inline constexpr int kGroupTaps = 9;
 inline constexpr int kGroupTilePixels = 256;  // of a tile, at most
 
-// What a convolution kernel makes: Y of X; dX of dY; dX of dY, where the stride is 2.
+// A convolution kernel makes Y of X, or dX of dY, or that where the stride is 2.
 enum class GroupWay : uint8_t { Forward, Gradient, StridedGradient };
+
+// Threads of a block whose warps have one of the set's groups and M · 16 pixels each.
+template <int Groups, int M>
+inline constexpr int kGroupThreads = (kGroupTilePixels / 16 / M) * (32 * Groups);
 
 // A tile is whole rows of what the kernel makes, or whole images if several fit; a block takes `tiles_per_block` tiles
 // that follow each other. Its window is what the tile reads of the image, zeros outside of it.
@@ -26,7 +32,7 @@ struct GroupTiling {
   int images = 0, channels = 0, group = 0;  // group: channels of one
   int height = 0, width = 0;                // of the image that windows are of
   int out_height = 0, out_width = 0;        // of the image that tiles are of
-  // Of a gradient with stride 2: the image that is made, and what padded it.
+  // The image that a gradient with stride 2 makes, and what padded it.
   int made_height = 0, made_width = 0, made_pad[2] = {0, 0};
   int stride[2] = {1, 1}, dilation[2] = {1, 1}, pad[2] = {0, 0};  // rows, columns
   int rows = 0, tile_images = 1;                                  // of a tile
@@ -141,11 +147,11 @@ __device__ void copy_filters(const GroupTiling& t, const __nv_bfloat16* w, unsig
 // parities block.z. Each warp has one group and M · 16 pixels. Dynamic shared memory: the filter, then a window, or two
 // if a block has several tiles.
 template <int Width, int Groups, int M, GroupWay Way>
-__global__ void __launch_bounds__(32 * Groups * (kGroupTilePixels / 16 / M))
+__global__ void __launch_bounds__(kGroupThreads<Groups, M>)
     group_convolution_kernel(GroupTiling t, const __nv_bfloat16* x, const __nv_bfloat16* w, __nv_bfloat16* y) {
   using Set = GroupSet<Width, Groups>;
   constexpr bool kGradient = Way != GroupWay::Forward, kStrided = Way == GroupWay::StridedGradient;
-  extern __shared__ __align__(16) unsigned char group_memory[];
+  unsigned char* const group_memory = dynamic_shared();
   __shared__ uint2 offsets[2 * Set::kSteps];  // of each chunk, in the window and, for a gradient, in the filter
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, own = warp % Groups, along = warp / Groups;
   const int channel = int(blockIdx.y) * Set::kChannels;  // the set's first
@@ -259,7 +265,7 @@ __global__ void __launch_bounds__(kThreads)
     group_filter_gradient_kernel(GroupTiling t, const __nv_bfloat16* x, const __nv_bfloat16* dy, float* partials) {
   using Set = GroupSet<Width, Groups>;
   using Form = GroupGradient<Width, Groups, Splits>;
-  extern __shared__ __align__(16) unsigned char group_memory[];
+  unsigned char* const group_memory = dynamic_shared();
   __shared__ uint32_t places[kGroupTilePixels];  // of pixels in the window, bytes
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int own = warp % Groups, split = warp / Groups % Splits, share = warp / Groups / Splits;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/conv/conv_colours.h"
+#include "ops/conv/conv_pixel_sums.h"
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/grouped/conv_direct.h"
@@ -19,8 +20,9 @@ using Kind = ConvolutionProblem::Kind;
 using Engine = ConvolutionEngine;
 
 // Those ahead are tried first; of those that are timed, the first stands if a choice must be the same each time.
-constexpr const Engine* kEngines[] = {&kDepthwiseEngine, &kThinEngine,  &kGroupTilesEngine, &kFoldedGradientEngine,
-                                      &kHaloEngine,      &kSmallEngine, &kColoursEngine,    &kPlainLoopsEngine};
+constexpr const Engine* kEngines[] = {&kDepthwiseEngine,      &kThinEngine,      &kGroupTilesEngine,
+                                      &kFoldedGradientEngine, &kHaloEngine,      &kSmallEngine,
+                                      &kColoursEngine,        &kPixelSumsEngine, &kPlainLoopsEngine};
 
 Solution solve_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution{.plan = find_convolution_plan(context, problem)};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/lanes/lanes.h"
+#include "tests/lanes/numbers.h"
 // After what takes the place of CUDA's words.
 #include "ops/conv/grouped/conv_group_forms.cuh"
 
@@ -40,13 +41,6 @@ ConvolutionProblem problem_of(Kind kind, const Case& of) {
   problem.pad_begin = {of.pad_begin, of.pad_begin};
   problem.pad_end = {of.pad_end, of.pad_end};
   return problem;
-}
-
-// Whole numbers from −4 to 4, whose sums of products floats hold exactly.
-std::vector<T> numbers(const Shape& shape, uint32_t seed) {
-  std::vector<T> made(size_t(element_count(shape)));
-  for (T& each : made) each = __float2bfloat16(float(int((seed = seed * 1664525 + 1013904223) >> 16) % 9 - 4));
-  return made;
 }
 
 // The sums that define the convolution, its gradient of images, or that of its filter.
@@ -108,7 +102,8 @@ std::vector<float> filter_gradient(const ConvolutionProblem& p, int multiprocess
 
 // How many results of the kernel are not those of the definition.
 size_t differing(const ConvolutionProblem& p, int multiprocessors) {
-  const std::vector<T> x = numbers(p.x, 1), w = numbers(p.w, 2), y = numbers(p.y, 3);
+  const auto of = [](const Shape& shape, uint32_t seed) { return lanes::numbers(size_t(element_count(shape)), seed); };
+  const std::vector<T> x = of(p.x, 1), w = of(p.w, 2), y = of(p.y, 3);
   const std::vector<float> found = with_group_form(p, [&](auto form) {
     using F = decltype(form);
     if (p.kind == Kind::GradWeight) return filter_gradient<F>(p, multiprocessors, x.data(), y.data());

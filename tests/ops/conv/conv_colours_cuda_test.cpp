@@ -6,11 +6,9 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <limits>
 
-#include "ops/conv/grouped/conv_direct.h"
-#include "tests/ops/lowered_tensor.h"
+#include "tests/ops/conv/engine_check.h"
 
 using namespace arbalest;
 
@@ -20,73 +18,30 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 ConvolutionProblem problem_of(Kind kind, int64_t images, int64_t height, int64_t width, int64_t filters) {
-  ConvolutionProblem problem;
-  problem.kind = kind;
-  problem.type = problem.output_type = DataType::Bfloat16;
-  problem.x = {images, 3, height, width};
-  problem.w = {filters, 3, 3, 3};
-  problem.y = {images, filters, height, width};
-  problem.stride = problem.dilation = problem.pad_begin = problem.pad_end = {1, 1};
-  return problem;
-}
-
-bool has_device() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return true;
-  MESSAGE("SKIP: no GPU");
-  return false;
+  return test::ConvolutionForm{images, 3, height, width, filters, 3, 1, 1, 1, 1}.problem(kind);
 }
 
 bool is_of_colours(const ConvolutionProblem& problem) {
-  return kColoursEngine.accepts(device_model("A100"), problem);
+  return test::accepts(kColoursEngine, problem);
 }
 
 }  // namespace
 
 TEST_CASE("CUDA: convolutions of colours agree with plain loops, with the same bits each time") {
-  if (!has_device()) return;
+  if (!test::has_gpu()) return;
   struct Form {
     int64_t images, height, width, filters;
   };
   for (const Form& f : {Form{2, 8, 32, 64}, Form{3, 33, 50, 64}, Form{1, 1, 1, 8}, Form{5, 7, 65, 24},
                         Form{2, 9, 31, 136}, Form{16, 40, 96, 64}}) {
     for (const Kind kind : {Kind::Forward, Kind::ForwardBias}) {
-      ConvolutionProblem problem = problem_of(kind, f.images, f.height, f.width, f.filters);
-      problem.relu = kind == Kind::ForwardBias;
-      CAPTURE(to_string(problem.x));
-      CAPTURE(f.filters);
-      REQUIRE(is_of_colours(problem));
-      const test::LoweredTensor x = test::lowered_noise(problem.x, 1), w = test::lowered_noise(problem.w, 2);
-      const DeviceBuffer bias = test::noise({f.filters}, 3);
-      const auto* bias_data = kind == Kind::ForwardBias ? static_cast<const float*>(bias.data()) : nullptr;
-      ConvolutionProblem exact = problem;
-      exact.type = exact.output_type = DataType::Float32;
-      DeviceBuffer expected = test::room_for(problem.y);
-      kPlainLoopsEngine.run(exact, {.multiprocessors = 132,
-                                    .a = x.exact.data(),
-                                    .b = w.exact.data(),
-                                    .bias = bias_data,
-                                    .result = expected.data()});
-      std::vector<float> right = test::content(expected, problem.y);
-      if (problem.relu) std::for_each(right.begin(), right.end(), [](float& value) { value = std::max(value, 0.0f); });
-      std::vector<std::vector<float>> results;
-      for (const int processors : {1, 7, 132, 132}) {  // which says how many tiles a block makes
-        DeviceBuffer found = test::room_for(problem.y);
-        kColoursEngine.run(problem, {.multiprocessors = processors,
-                                     .a = x.lowered.data(),
-                                     .b = w.lowered.data(),
-                                     .bias = bias_data,
-                                     .result = found.data()});
-        results.push_back(test::content(found, problem.y, problem.output_type));
-      }
-      for (const std::vector<float>& result : results) CHECK(result == results[0]);
-      CHECK(test::worst_share(results[0], right, 1) < 1);
+      test::check_engine(kColoursEngine, problem_of(kind, f.images, f.height, f.width, f.filters), {1, 7, 132});
     }
   }
 }
 
 TEST_CASE("CUDA: a colour that is not a number reaches the pixels around it, and no others") {
-  if (!has_device()) return;
+  if (!test::has_gpu()) return;
   const ConvolutionProblem problem = problem_of(Kind::Forward, 1, 11, 40, 64);
   const int64_t row = 6, column = 20;
   for (const int64_t channel : {0, 1, 2}) {

@@ -4,9 +4,8 @@
 
 #include <doctest/doctest.h>
 
-#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/grouped/conv_group_tiles.h"
-#include "tests/ops/lowered_tensor.h"
+#include "tests/ops/conv/engine_check.h"
 #include "tests/ops/part.h"
 
 using namespace arbalest;
@@ -23,34 +22,19 @@ struct Case {
 };
 
 ConvolutionProblem problem_of(Kind kind, const Case& of) {
-  ConvolutionProblem problem;
-  problem.kind = kind;
-  problem.type = DataType::Bfloat16;
-  problem.output_type = kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
-  problem.x = problem.y = of.x;
-  for (const size_t axis : {2, 3}) {
-    problem.y[axis] = (of.x[axis] + of.pad_begin + of.pad_end - 2 * of.dilation - 1) / of.stride + 1;
-  }
-  problem.w = {of.x[1], of.width, 3, 3};
-  problem.stride = {of.stride, of.stride};
-  problem.dilation = {of.dilation, of.dilation};
-  problem.pad_begin = {of.pad_begin, of.pad_begin};
-  problem.pad_end = {of.pad_end, of.pad_end};
-  return problem;
+  return test::ConvolutionForm{of.x[0],   of.x[1],     of.x[2],      of.x[3],    of.x[1], 3,
+                               of.stride, of.dilation, of.pad_begin, of.pad_end, of.width}
+      .problem(kind);
 }
 
 bool takes(const ConvolutionProblem& problem) {
-  return kGroupTilesEngine.accepts(device_model("A100"), problem);
+  return test::accepts(kGroupTilesEngine, problem);
 }
 
 }  // namespace
 
 TEST_CASE("CUDA: convolutions of narrow groups agree with plain loops, with the same bits each time") {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    MESSAGE("SKIP: no GPU");
-    return;
-  }
+  if (!test::has_gpu()) return;
   const std::vector<Case> cases = {
       // Two groups joined, in sets of four and of one.
       {{3, 32, 13, 11}, 4},
@@ -84,36 +68,7 @@ TEST_CASE("CUDA: convolutions of narrow groups agree with plain loops, with the 
   test::Part part;
   for (const Case& of : cases) {
     for (const Kind kind : {Kind::Forward, Kind::GradInput, Kind::GradWeight}) {
-      for (const int processors : {1, 132}) {  // which says how many tiles a block has
-        if (!part.has_next()) continue;
-        CAPTURE(to_string(of.x));
-        CAPTURE(of.width);
-        CAPTURE(int(kind));
-        CAPTURE(processors);
-        const ConvolutionProblem problem = problem_of(kind, of);
-        REQUIRE(takes(problem));
-        const test::LoweredTensor a = test::lowered_noise(kind == Kind::GradInput ? problem.y : problem.x, 1),
-                                  b = test::lowered_noise(kind == Kind::GradWeight ? problem.y : problem.w, 2);
-        ConvolutionProblem exact = problem;
-        exact.type = exact.output_type = DataType::Float32;
-        DeviceBuffer expected = test::room_for(problem.output_shape());
-        kPlainLoopsEngine.run(
-            exact, {.multiprocessors = 132, .a = a.exact.data(), .b = b.exact.data(), .result = expected.data()});
-        const DeviceBuffer workspace(kGroupTilesEngine.workspace(problem, processors));
-        std::vector<float> results[2];
-        for (std::vector<float>& result : results) {
-          DeviceBuffer found = test::room_for(problem.output_shape());
-          kGroupTilesEngine.run(problem, {.multiprocessors = processors,
-                                          .a = a.lowered.data(),
-                                          .b = b.lowered.data(),
-                                          .result = found.data(),
-                                          .workspace = workspace.data()});
-          result = test::content(found, problem.output_shape(), problem.output_type);
-        }
-        CHECK(results[0] == results[1]);
-        const int64_t pixels = kind == Kind::GradWeight ? problem.y[0] * problem.y[2] * problem.y[3] : 1;
-        CHECK(test::worst_share(results[0], test::content(expected, problem.output_shape()), pixels) < 1);
-      }
+      if (part.has_next()) test::check_engine(kGroupTilesEngine, problem_of(kind, of), {1, 132});
     }
   }
 }

@@ -5,8 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "ops/conv/conv_thin.h"
-#include "ops/conv/grouped/conv_direct.h"
-#include "tests/ops/lowered_tensor.h"
+#include "tests/ops/conv/engine_check.h"
 #include "tests/ops/part.h"
 
 using namespace arbalest;
@@ -17,28 +16,17 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 ConvolutionProblem problem_of(Kind kind, const Shape& x) {
-  ConvolutionProblem problem;
-  problem.kind = kind;
-  problem.type = DataType::Bfloat16;
-  problem.output_type = kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
-  problem.x = problem.y = x;
-  problem.w = {x[1], x[1], 3, 3};
-  problem.stride = problem.dilation = problem.pad_begin = problem.pad_end = {1, 1};
-  return problem;
+  return test::ConvolutionForm{x[0], x[1], x[2], x[3], x[1], 3, 1, 1, 1, 1}.problem(kind);
 }
 
 bool is_thin(const ConvolutionProblem& problem) {
-  return kThinEngine.accepts(device_model("A100"), problem);
+  return test::accepts(kThinEngine, problem);
 }
 
 }  // namespace
 
 TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the same bits each time") {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    MESSAGE("SKIP: no GPU");
-    return;
-  }
+  if (!test::has_gpu()) return;
   // Images smaller than tiles, rows that tiles are no multiple of.
   const std::vector<Shape> shapes = {{3, 16, 13, 11},
                                      {2, 16, 1, 1},
@@ -58,35 +46,7 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
   test::Part part;
   for (const Shape& shape : shapes) {
     for (const Kind kind : {Kind::Forward, Kind::GradInput, Kind::GradWeight}) {
-      for (const int processors : {1, 4, 132}) {  // which says how many tiles a block has
-        if (!part.has_next()) continue;
-        CAPTURE(to_string(shape));
-        CAPTURE(int(kind));
-        CAPTURE(processors);
-        const ConvolutionProblem problem = problem_of(kind, shape);
-        REQUIRE(is_thin(problem));
-        const test::LoweredTensor a = test::lowered_noise(shape, 1),
-                                  b = test::lowered_noise(kind == Kind::GradWeight ? shape : problem.w, 2);
-        ConvolutionProblem exact = problem;
-        exact.type = exact.output_type = DataType::Float32;
-        DeviceBuffer expected = test::room_for(problem.output_shape());
-        kPlainLoopsEngine.run(
-            exact, {.multiprocessors = 132, .a = a.exact.data(), .b = b.exact.data(), .result = expected.data()});
-        const DeviceBuffer workspace(kThinEngine.workspace(problem, processors));
-        std::vector<float> results[2];
-        for (std::vector<float>& result : results) {
-          DeviceBuffer found = test::room_for(problem.output_shape());
-          kThinEngine.run(problem, {.multiprocessors = processors,
-                                    .a = a.lowered.data(),
-                                    .b = b.lowered.data(),
-                                    .result = found.data(),
-                                    .workspace = workspace.data()});
-          result = test::content(found, problem.output_shape(), problem.output_type);
-        }
-        CHECK(results[0] == results[1]);
-        const int64_t pixels = kind == Kind::GradWeight ? shape[0] * shape[2] * shape[3] : 1;
-        CHECK(test::worst_share(results[0], test::content(expected, problem.output_shape()), pixels) < 1);
-      }
+      if (part.has_next()) test::check_engine(kThinEngine, problem_of(kind, shape), {1, 4, 132});
     }
   }
 }

@@ -4,7 +4,9 @@
 // for mma.m16n8k16", https://docs.nvidia.com/cuda/parallel-thread-execution/
 
 #include <cstring>
+#include <deque>
 #include <stdexcept>
+#include <vector>
 
 #include "tests/lanes/lanes.h"
 
@@ -14,12 +16,38 @@ inline uint32_t shared_address(const void* p) {
   return uint32_t(static_cast<const unsigned char*>(p) - lanes::shared_memory());
 }
 
-inline void copy_async(void* to, const void* from, bool there) {
-  there ? std::memcpy(to, from, 16) : std::memset(to, 0, 16);
+// A thread's copies in the background end as late as may be: when it waits for their group.
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  size_t bytes;
+};
+inline std::deque<std::vector<Copy>>& copies_of_thread() {  // the last group is open
+  static std::vector<std::deque<std::vector<Copy>>> all(lanes::kMostWarps * lanes::kWarp);
+  std::deque<std::vector<Copy>>& own = all[lanes::thread_index().x];
+  if (own.empty()) own.emplace_back();
+  return own;
 }
-inline void commit_copies() {}
+inline void copy_async(void* to, const void* from, bool there) {
+  copies_of_thread().back().push_back({to, there ? from : nullptr, 16});
+}
+inline void copy_word_async(void* to, const void* from, bool there) {
+  copies_of_thread().back().push_back({to, there ? from : nullptr, 4});
+}
+inline void commit_copies() {
+  copies_of_thread().emplace_back();
+}
 template <int Pending>
-inline void wait_for_copies() {}
+inline void wait_for_copies() {
+  for (std::deque<std::vector<Copy>>& groups = copies_of_thread(); groups.size() > Pending + 1; groups.pop_front()) {
+    for (const Copy& copy : groups.front()) {
+      if (uintptr_t(copy.to) % copy.bytes != 0 || uintptr_t(copy.from) % copy.bytes != 0) {
+        throw std::logic_error("a copy is misaligned");
+      }
+      copy.from != nullptr ? std::memcpy(copy.to, copy.from, copy.bytes) : std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+}
 
 inline int lane_index() {
   return int(lanes::thread_index().x) % lanes::kWarp;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every kernel of ours for convolutions has to make, whichever problem it takes. Compiled only with CUDA.
+// The check that every kernel of ours for convolutions has to pass. Compiled only with CUDA.
 
 #include <doctest/doctest.h>
 
@@ -50,8 +50,8 @@ inline bool has_gpu() {
   return false;
 }
 
-// Of noise the engine makes what plain loops make in float, within rounding, and the same bits each time. `processors`,
-// counts of multiprocessors, say how many tiles a block has.
+// Checks that the engine makes of noise what plain loops make in float, within rounding, and the same bits each time.
+// `processors`, counts of multiprocessors, say how many tiles a block has.
 inline void check_engine(const ConvolutionEngine& engine, const ConvolutionProblem& problem,
                          std::initializer_list<int> processors) {
   using Kind = ConvolutionProblem::Kind;

@@ -385,8 +385,6 @@ std::string Scheduler::kernel_under_way(TaskId task) const {
 RankProgress Scheduler::progress() const {
   using UnderWay = RankProgress::UnderWay;
   constexpr double kGpuPatience = 1.5, kFirstPatience = 30;
-  constexpr double kTogetherPatience = 0.9;  // signs of life come a tenth later than what they tell of
-  constexpr double kSlowestLink = 50e6;      // bytes/s
   constexpr int64_t kFirstInstances = 16;  // with all variants of a task, which are recorded when they first run
   RankProgress found;
   found.completed = counts_.completions.load(std::memory_order_relaxed);
@@ -400,19 +398,19 @@ RankProgress Scheduler::progress() const {
   std::set<TaskId> executing;
   for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing().task);
   enum Weight { Nothing, Queued, Hosts, Together, Executed } heaviest = Nothing;
+  int64_t summed_bytes = 0;
   for (const auto& [task, instance] : running) {
     const Task& under_way = plan_.tasks[task];
     const bool together = under_way.kind == Task::Kind::Collective || under_way.deferred, host = on_host_[task] != 0;
+    summed_bytes += under_way.reduced_bytes;
     const Weight weight = together ? Together : executing.contains(task) ? Executed : host ? Hosts : Queued;
     if (weight <= heaviest) continue;
     heaviest = weight;
     found.under_way = together ? UnderWay::Others : UnderWay::Own;
     found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
-    if (together && gpus && !begins) {
-      found.limit = options_.standstill_seconds * kTogetherPatience + double(under_way.reduced_bytes) / kSlowestLink;
-    }
     found.at = place_of(task, instance) + (weight == Executed ? kernel_under_way(task) : "");
   }
+  if (heaviest == Together && gpus && !begins) found.limit = limit_of_sums(options_.standstill_seconds, summed_bytes);
   if (running.empty()) found.at = "no task";
   const auto now = std::chrono::steady_clock::now();
   for (const RankWaits::Wait& wait : watched_.waits->look(now)) {

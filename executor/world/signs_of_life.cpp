@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/world/part.h"
 #include "executor/world/ranks.h"
 
@@ -128,7 +129,10 @@ void Ranks::look_for_standstill(std::optional<RankProgress> own) {
     found = watched_.standstill.find(int(there_.numbers.size()));
   }
   if (!found) return;
-  if (!found->rank) return lose({found->why, 0, Loss::kUnknown, Outcome::Over});
+  if (!found->rank) {
+    const std::string raise = arbalest::name_of(SettingKey::DeviceTimeout);
+    return lose({found->why + "; if that may take so long, raise " + raise, 0, Loss::kUnknown, Outcome::Over});
+  }
   const int rank = *found->rank;
   const std::string message = fmt::format("{} is lost: {}", name_of(rank), found->why);
   lose({message, rank, rank, rank == 0 ? Outcome::Over : Outcome::Left});

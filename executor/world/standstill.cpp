@@ -10,6 +10,11 @@
 
 namespace arbalest {
 
+double limit_of_sums(double device_timeout, int64_t bytes) {
+  constexpr double kSlowLink = 25e6;  // bytes/s
+  return device_timeout + double(bytes) / kSlowLink;
+}
+
 void Standstill::hear(int rank, RankProgress progress, Time now) {
   // Between two signs of life no more counts: if a process itself stood still, nothing was watched.
   constexpr Seconds kLongestStep{5};

@@ -30,6 +30,10 @@ struct RankProgress {
   std::vector<Wait> waits = {};
 };
 
+// The seconds that ranks with GPUs may wait for each other in collectives which sum so many bytes. A GPU that computes
+// before it takes part ends its rank after `device_timeout` by itself, and signs of life tell later.
+double limit_of_sums(double device_timeout, int64_t bytes);
+
 class Standstill {
  public:
   using Seconds = std::chrono::duration<double>;

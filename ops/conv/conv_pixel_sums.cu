@@ -44,10 +44,7 @@ void run_pixel_sums(const ConvolutionProblem& problem, const ConvolutionCall& ca
     using Tile = decltype(tile);
     const PixelShares s = pixel_shares<Tile>(pixels_summed(problem), problem.w[0], problem.w[1], call.multiprocessors);
     const auto kernel = pixel_sums_kernel<Tile::kRows, Tile::kColumns, decltype(word)::value>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes) != cudaSuccess) {
-      cudaGetLastError();
-      throw RunError("filter gradients of pointwise convolutions: too little shared memory");
-    }
+    allow_shared(kernel, Tile::kSharedBytes);
     launch_dependent(kernel, pixel_grid<Tile>(s), Tile::kThreadsOf, size_t(Tile::kSharedBytes), call.stream, s,
                      static_cast<const __nv_bfloat16*>(call.a), static_cast<const __nv_bfloat16*>(call.b), partials);
     check_launch("filter gradient of a pointwise convolution");

@@ -101,7 +101,7 @@ std::optional<SmallGradientForm> gradient_form_of(const ConvolutionProblem& prob
 
 template <typename Kernel>
 void allow(Kernel kernel, int bytes) {
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allow_shared(kernel, bytes);
 }
 
 template <int Columns>

@@ -243,15 +243,6 @@ constexpr int thin_shared_bytes(const ThinTiling& tiling) {
   return kFilter + (tiling.tiles_per_block > 1 ? 2 : 1) * thin_image_bytes<C>(tiling.rows, tiling.width);
 }
 
-// More shared memory than kernels may have unasked. False: more than the device has.
-template <typename Kernel>
-bool allow_shared(Kernel kernel, int bytes) {
-  const auto status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status == cudaSuccess) return true;
-  cudaGetLastError();
-  return false;
-}
-
 // The blocks have a chunk of statistics_chunks() each.
 inline ThinTiling image_tiling(const Shape& image) {
   const StatisticsChunks chunks = statistics_chunks(image);
@@ -272,7 +263,7 @@ void launch_thin_form(const Shape& image, cudaStream_t stream, const __nv_bfloat
   const ThinTiling tiling = image_tiling(image);
   const auto kernel = thin_convolution_kernel<C, Out, M, Along, Across, Transposed, Epilogue>;
   const int shared = thin_shared_bytes<C, Out, Transposed>(tiling);
-  if (!allow_shared(kernel, shared)) throw RunError("convolutions of few channels: too little shared memory");
+  allow_shared(kernel, shared);
   launch_dependent(kernel, dim3(unsigned(tiling.blocks), C / Out), 32 * Along * Across, size_t(shared), stream, tiling,
                    x, w, y, epilogue);
   check_launch("convolution of few channels");

@@ -20,7 +20,7 @@
 namespace arbalest::cuda {
 
 inline constexpr int kUnroll = 4;          // rows that a thread loads before it uses the first
-inline constexpr int kPartialsAtOnce = 8;  // the same of partials
+inline constexpr int kPartialsAtOnce = 8;  // partial sums that a thread loads before it uses the first
 inline constexpr int kSliceColumns = 64;   // of a reduction, at most: bounds the partials that each block reads again
 
 struct Columns {

@@ -106,6 +106,12 @@ inline unsigned blocks_for(int64_t items, int multiprocessors, int threads = kTh
   return unsigned(std::clamp<int64_t>(needed, 1, int64_t(multiprocessors) * (4096 / threads)));
 }
 
+// Lets a kernel take more shared memory than by default. Throws RunError if the device has less.
+template <typename Kernel>
+void allow_shared(Kernel kernel, int bytes) {
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
 // Shared memory of as many bytes as the launch says, at an address that 16 divides.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char shared_of_launch[];

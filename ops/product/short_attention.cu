@@ -485,7 +485,7 @@ std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const Atte
     const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostShortRows / rows()));
     const auto kernel = short_attention_kernel<rows(), depth(), pack()>;
     constexpr int kShared = int(3 * sizeof(ShortRows<rows(), depth()>));
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+    allow_shared(kernel, kShared);
     return make_kernel([=, at = p.at, biased = p.biased(),
                         stored = request.has_output(Out::Statistics)](const KernelContext& c) {
       launch_dependent(kernel, grid, kBlock<rows()>, kShared, stream_of(c), e, input<Element>(c, 0),
@@ -506,7 +506,7 @@ std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const
   return with_extents(p, [&](auto rows, auto depth, auto pack) {
     const auto kernel = short_attention_grad_kernel<rows(), depth(), pack()>;
     constexpr int kShared = int(sizeof(GradientTiles<rows(), depth()>));
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+    allow_shared(kernel, kShared);
     return make_kernel(
         [=, at = p.at, biased = p.biased()](const KernelContext& c) {
           float* const own = of_bias ? static_cast<float*>(c.workspace) : nullptr;

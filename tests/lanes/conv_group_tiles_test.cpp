@@ -4,12 +4,13 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "tests/lanes/lanes.h"
 #include "tests/lanes/numbers.h"
+#include "tests/ops/conv/convolution_form.h"
 // After what takes the place of CUDA's words.
 #include "ops/conv/grouped/conv_group_forms.cuh"
 
@@ -21,26 +22,11 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 using T = __nv_bfloat16;
 
-struct Case {
-  Shape x;
-  int64_t width = 0;  // channels of a group
-  int64_t stride = 1, dilation = 1, pad_begin = 1, pad_end = 1;
-};
-
-ConvolutionProblem problem_of(Kind kind, const Case& of) {
-  ConvolutionProblem problem;
-  problem.kind = kind;
-  problem.type = DataType::Bfloat16;
-  problem.x = problem.y = of.x;
-  for (const size_t axis : {2, 3}) {
-    problem.y[axis] = (of.x[axis] + of.pad_begin + of.pad_end - 2 * of.dilation - 1) / of.stride + 1;
-  }
-  problem.w = {of.x[1], of.width, 3, 3};
-  problem.stride = {of.stride, of.stride};
-  problem.dilation = {of.dilation, of.dilation};
-  problem.pad_begin = {of.pad_begin, of.pad_begin};
-  problem.pad_end = {of.pad_end, of.pad_end};
-  return problem;
+// A convolution of 3 × 3 with as many filters as channels, `group` in each group.
+ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t group, int64_t stride = 1, int64_t dilation = 1,
+                              int64_t pad_begin = 1, int64_t pad_end = 1) {
+  return test::ConvolutionForm{x[0], x[1], x[2], x[3], x[1], 3, stride, dilation, pad_begin, pad_end, group}.problem(
+      kind);
 }
 
 // The sums that define the convolution, its gradient of images, or that of its filter.
@@ -81,9 +67,8 @@ constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
 template <typename F, GroupWay Way>
 std::vector<float> convolved(const ConvolutionProblem& p, int multiprocessors, const T* from, const T* w) {
   const GroupTiling t = tiling_of<F>(p, multiprocessors);
-  CHECK(shared_of_convolution<typename F::Set>(t) <= lanes::kSharedBytes);
   std::vector<T> made(size_t(element_count(p.output_shape())), __float2bfloat16(kUnwritten));
-  lanes::launch(group_grid<F>(t, Way), F::kThreadsOf,
+  lanes::launch(group_grid<F>(t, Way), F::kThreadsOf, shared_of_convolution<typename F::Set>(t),
                 [&] { group_convolution_kernel<F::kWidth, F::kGroups, F::kM, Way>(t, from, w, made.data()); });
   return {made.begin(), made.end()};
 }
@@ -91,10 +76,9 @@ std::vector<float> convolved(const ConvolutionProblem& p, int multiprocessors, c
 template <typename F>
 std::vector<float> filter_gradient(const ConvolutionProblem& p, int multiprocessors, const T* x, const T* dy) {
   const GroupTiling t = tiling_of<F>(p, multiprocessors);
-  CHECK(F::Gradient::shared_bytes(t) <= lanes::kSharedBytes);
   const size_t count = size_t(element_count(p.w));
   std::vector<float> partials(size_t(t.blocks) * count, kUnwritten), sums(count);
-  lanes::launch(group_grid<F>(t, GroupWay::Forward), kThreads,
+  lanes::launch(group_grid<F>(t, GroupWay::Forward), kThreads, F::Gradient::shared_bytes(t),
                 [&] { group_filter_gradient_kernel<F::kWidth, F::kGroups, F::kSplits>(t, x, dy, partials.data()); });
   for (size_t i = 0; i < partials.size(); ++i) sums[i % count] += partials[i];
   return sums;
@@ -124,45 +108,77 @@ size_t differing(const ConvolutionProblem& p, int multiprocessors) {
 }  // namespace
 
 TEST_CASE("kernels for convolutions of narrow groups make the sums that define them") {
-  const std::vector<Case> cases = {
-      // Two groups joined, in sets of four and of one; groups of 8 and of 16, in sets and apart.
-      {{1, 32, 5, 6}, 4},
-      {{2, 24, 5, 5}, 4, 2},
-      {{1, 40, 4, 3}, 8, 2},
-      {{1, 32, 5, 4}, 16, 2},
-      {{1, 48, 4, 4}, 16},
-      // Chunks of two taps make a step; tiles of several images; the other widths.
-      {{3, 48, 5, 6}, 24},
-      {{2, 48, 6, 7}, 24, 2},
-      {{1, 80, 5, 5}, 40, 1, 2, 2, 2},
-      {{1, 96, 4, 3}, 48, 2},
-      {{1, 112, 3, 3}, 56},
-      {{1, 128, 3, 4}, 64, 2},
-      // Several tiles of an image and of a block; padding on one side, none, and more than the filter needs.
-      {{1, 64, 20, 33}, 32},
-      {{2, 48, 5, 5}, 24, 2, 1, 0, 1},
-      {{1, 48, 4, 5}, 24, 2, 1, 0, 0},
-      {{1, 48, 3, 3}, 24, 1, 1, 2, 2},
-  };
-  for (const Case& of : cases) {
-    for (const Kind kind : {Kind::Forward, Kind::GradInput, Kind::GradWeight}) {
-      CAPTURE(to_string(of.x));
-      CAPTURE(of.width);
-      CAPTURE(int(kind));
-      CHECK(differing(problem_of(kind, of), 1) == 0);
+  for (const Kind kind : {Kind::Forward, Kind::GradInput, Kind::GradWeight}) {
+    const std::vector<ConvolutionProblem> problems = {
+        // Two groups joined, in sets of four and of one; groups of 8 and of 16, in sets and apart.
+        problem_of(kind, {1, 32, 5, 6}, 4),
+        problem_of(kind, {2, 24, 5, 5}, 4, 2),
+        problem_of(kind, {1, 40, 4, 3}, 8, 2),
+        problem_of(kind, {1, 32, 5, 4}, 16, 2),
+        problem_of(kind, {1, 48, 4, 4}, 16),
+        // Chunks of two taps make a step; tiles of several images; the other widths; images smaller than a filter's
+        // row.
+        problem_of(kind, {3, 48, 5, 6}, 24),
+        problem_of(kind, {2, 48, 6, 7}, 24, 2),
+        problem_of(kind, {1, 48, 1, 1}, 24),
+        problem_of(kind, {1, 80, 5, 5}, 40, 1, 2, 2, 2),
+        problem_of(kind, {1, 96, 4, 3}, 48, 2),
+        problem_of(kind, {1, 112, 3, 3}, 56),
+        problem_of(kind, {1, 128, 3, 4}, 64, 2),
+        // Several tiles of an image and of a block; padding on one side, none, and more than the filter needs.
+        problem_of(kind, {1, 64, 20, 33}, 32),
+        problem_of(kind, {1, 48, 16, 16}, 24),
+        problem_of(kind, {2, 48, 5, 5}, 24, 2, 1, 0, 1),
+        problem_of(kind, {1, 48, 4, 5}, 24, 2, 1, 0, 0),
+        problem_of(kind, {1, 48, 3, 3}, 24, 1, 1, 2, 2),
+    };
+    for (const ConvolutionProblem& problem : problems) {
+      CAPTURE(problem.key());
+      CHECK(differing(problem, 1) == 0);
     }
   }
 }
 
+TEST_CASE("kernels for convolutions of narrow groups do not mix up rows and columns") {
+  const auto check = [](Kind kind, Shape y, std::vector<int64_t> stride, std::vector<int64_t> dilation,
+                        std::vector<int64_t> pad) {
+    ConvolutionProblem problem = problem_of(kind, {1, 48, 6, 7}, 24);
+    problem.y = std::move(y);
+    problem.stride = std::move(stride);
+    problem.dilation = std::move(dilation);
+    problem.pad_begin = std::move(pad);
+    CAPTURE(problem.key());
+    CHECK(differing(problem, 1) == 0);
+  };
+  for (const Kind kind : {Kind::Forward, Kind::GradWeight}) {
+    check(kind, {1, 48, 3, 5}, {2, 1}, {1, 2}, {0, 1});
+    check(kind, {1, 48, 4, 4}, {1, 2}, {2, 1}, {1, 2});
+  }
+  check(Kind::GradInput, {1, 48, 4, 6}, {1, 1}, {2, 1}, {1, 0});
+  check(Kind::GradInput, {1, 48, 3, 4}, {2, 2}, {1, 1}, {0, 1});
+  check(Kind::GradInput, {1, 48, 4, 3}, {2, 2}, {1, 1}, {2, 0});
+}
+
 TEST_CASE("lanes notice threads that wait for others that have ended, and rows of matrices that are misplaced") {
-  CHECK_THROWS_AS(lanes::launch(dim3(1), 64,
-                                [] {
-                                  if (lanes::thread_index().x > 0) lanes::wait_for_block();
-                                }),
-                  std::logic_error);
+  const auto wait = [] {
+    if (lanes::thread_index().x > 0) lanes::wait_for_block();
+  };
+  CHECK_THROWS_AS(lanes::launch(dim3(1), 64, 0, wait), std::logic_error);
+  for (const uint32_t address : {0u, 8u, 112u, 128u}) {
+    CAPTURE(address);
+    const auto load = [&] {
+      uint32_t rows[4];
+      load_matrices(rows, address);
+    };
+    if (address % 16 == 0 && address + 16 <= 128) {
+      lanes::launch(dim3(1), 32, 128, load);
+    } else {
+      CHECK_THROWS_AS(lanes::launch(dim3(1), 32, 128, load), std::logic_error);
+    }
+  }
   // Each thread reads what another one has written.
   std::vector<int> seen(64);
-  lanes::launch(dim3(1), 64, [&] {
+  lanes::launch(dim3(1), 64, 0, [&] {
     static int shared[64];
     const int thread = int(lanes::thread_index().x);
     shared[thread] = thread;

@@ -35,9 +35,8 @@ TEST_CASE("the kernel for filter gradients of pointwise convolutions makes the s
       with_pixel_tile(of.made, of.taken, [&](auto tile, auto word) {
         using Tile = decltype(tile);
         const PixelShares s = pixel_shares<Tile>(of.pixels, of.made, of.taken, multiprocessors);
-        static_assert(Tile::kSharedBytes <= lanes::kSharedBytes);
         std::vector<float> partials(size_t(s.shares) * count, std::numeric_limits<float>::quiet_NaN());
-        lanes::launch(pixel_grid<Tile>(s), Tile::kThreadsOf, [&] {
+        lanes::launch(pixel_grid<Tile>(s), Tile::kThreadsOf, Tile::kSharedBytes, [&] {
           pixel_sums_kernel<Tile::kRows, Tile::kColumns, decltype(word)::value>(s, x.data(), dy.data(),
                                                                                 partials.data());
         });

@@ -4,8 +4,10 @@
 #include <ucontext.h>
 
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace arbalest::lanes {
@@ -32,10 +34,16 @@ size_t current = 0;
 dim3 block, size;
 Barrier of_block, of_warp[kMostWarps];
 const std::function<void()>* running = nullptr;
+std::exception_ptr thrown;
+int bytes = 0;
 alignas(128) unsigned char memory[kSharedBytes];
 
 void begin() {
-  (*running)();
+  try {
+    (*running)();
+  } catch (...) {
+    if (!thrown) thrown = std::current_exception();
+  }
   all_threads[current].ended = true;
   swapcontext(&all_threads[current].context, &scheduler);
 }
@@ -74,6 +82,7 @@ void run_block() {
       if (thread.ended || (thread.waits_for != nullptr && thread.waits_for->passed == thread.passed)) continue;
       moved = true;
       swapcontext(&scheduler, &thread.context);
+      if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
       if (thread.ended) --left;
     }
     if (!moved) throw std::logic_error("threads of a block wait for others that have ended");
@@ -82,7 +91,9 @@ void run_block() {
 
 }  // namespace
 
-void launch(dim3 grid, int threads, const std::function<void()>& kernel) {
+void launch(dim3 grid, int threads, int shared, const std::function<void()>& kernel) {
+  if (shared > kSharedBytes) throw std::logic_error("a block asks for more shared memory than there is");
+  bytes = shared;
   all_threads.resize(size_t(threads));
   size = dim3(unsigned(threads));
   running = &kernel;
@@ -110,6 +121,9 @@ void wait_for_warp() {
 }
 unsigned char* shared_memory() {
   return memory;
+}
+int shared_bytes() {
+  return bytes;
 }
 
 }  // namespace arbalest::lanes

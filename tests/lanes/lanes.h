@@ -32,9 +32,10 @@ namespace arbalest::lanes {
 
 inline constexpr int kWarp = 32, kMostWarps = 32, kSharedBytes = 160 << 10;
 
-// Calls kernel() for each thread of each block, one block after the other. `threads`: of a block, a multiple of 32.
-// Throws std::logic_error where threads wait for others that have ended.
-void launch(dim3 grid, int threads, const std::function<void()>& kernel);
+// Calls kernel() for each thread of each block, one block after the other. `threads`: of a block, a multiple of 32;
+// `shared`: bytes of dynamic shared memory. Throws std::logic_error where threads wait for others that have ended, and
+// what a thread throws.
+void launch(dim3 grid, int threads, int shared, const std::function<void()>& kernel);
 
 dim3 thread_index();
 dim3 block_index();
@@ -42,6 +43,7 @@ dim3 block_size();
 void wait_for_block();
 void wait_for_warp();
 
-unsigned char* shared_memory();  // kSharedBytes, at an address that 128 divides
+unsigned char* shared_memory();  // at an address that 128 divides
+int shared_bytes();              // of the launch
 
 }  // namespace arbalest::lanes

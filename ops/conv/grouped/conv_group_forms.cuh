@@ -10,7 +10,7 @@
 
 namespace arbalest::cuda {
 
-inline constexpr int kMostGroupShared = 150 << 10;  // bytes; what DeviceModel::has_large_blocks() asks for
+inline constexpr int kMostGroupShared = DeviceModel::kLargeBlock;  // bytes
 
 // How the channels of a group are multiplied: Width · 8 of them, in sets of Groups. A warp of the convolution has M ·
 // 16 pixels; Splits of the warps share the rows of the filter's gradient.
@@ -41,8 +41,8 @@ auto with_group_form(const ConvolutionProblem& problem, Function function) {
   }
 }
 
-// Tiles of a block of which the device runs `places` at once: few waves, and none with few blocks. A block first reads
-// the filter, or last adds to partial sums, which counts as a tile.
+// Tiles of each block, of which the device runs `places` at once: so many that there are few waves, and a full last
+// one. A block first reads the filter, or last adds to partial sums, which counts as a tile.
 inline int tiles_of_block(int tiles, int sets, int places) {
   constexpr int kMost = 16;
   int best = 1, least = INT32_MAX;

@@ -13,19 +13,13 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 using T = __nv_bfloat16;
 
-void allow(const void* kernel, int bytes) {
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess) return;
-  cudaGetLastError();
-  throw RunError("convolutions of narrow groups: too little shared memory");
-}
-
 template <typename F, GroupWay Way>
 void run_convolution(const ConvolutionProblem& problem, const ConvolutionCall& call) {
   using Set = typename F::Set;
   const GroupTiling t = tiling_of<F>(problem, call.multiprocessors);
   const auto kernel = group_convolution_kernel<F::kWidth, F::kGroups, F::kM, Way>;
   const int shared = shared_of_convolution<Set>(t);
-  allow(reinterpret_cast<const void*>(kernel), shared);
+  allow_shared(kernel, shared);
   launch_dependent(kernel, group_grid<F>(t, Way), F::kThreadsOf, size_t(shared), call.stream, t,
                    static_cast<const T*>(call.a), static_cast<const T*>(call.b), static_cast<T*>(call.result));
   check_launch("convolution of narrow groups");
@@ -37,7 +31,7 @@ void run_filter_gradient(const ConvolutionProblem& problem, const ConvolutionCal
   const auto kernel = group_filter_gradient_kernel<F::kWidth, F::kGroups, F::kSplits>;
   const int shared = F::Gradient::shared_bytes(t);
   auto* const partials = static_cast<float*>(call.workspace);
-  allow(reinterpret_cast<const void*>(kernel), shared);
+  allow_shared(kernel, shared);
   launch_dependent(kernel, group_grid<F>(t, GroupWay::Forward), kThreads, size_t(shared), call.stream, t,
                    static_cast<const T*>(call.a), static_cast<const T*>(call.b), partials);
   check_launch("filter gradient of a convolution of narrow groups");
@@ -64,6 +58,12 @@ bool takes_group_tiles(const DeviceModel& device, const ConvolutionProblem& p) {
     return false;
   }
   const int64_t channels = p.x[1], width = p.w[1];
+  constexpr int64_t kMostStep = 64;  // of a stride or dilation
+  const auto far = [](int64_t step) { return step > kMostStep; };
+  if (std::any_of(p.stride.begin(), p.stride.end(), far) || std::any_of(p.dilation.begin(), p.dilation.end(), far) ||
+      element_count(p.x) == 0 || element_count(p.y) == 0) {
+    return false;
+  }
   const bool narrow = width == 4 || (width % 8 == 0 && width <= 64);
   if (!narrow || p.w[0] != channels || width == channels || channels % std::max<int64_t>(width, 8) != 0) return false;
   const bool transposed = p.kind == Kind::GradInput;
@@ -90,9 +90,10 @@ int64_t group_tiles_workspace(const ConvolutionProblem& problem, int multiproces
 
 constexpr ConvolutionEngine kGroupTilesEngine = {
     .name = "group tiles",
-    .revision = "group tiles 5",
+    .revision = "group tiles 6",
     .accepts = takes_group_tiles,
-    .is_faster = [](const DeviceModel&, const ConvolutionProblem& problem) { return problem.w[1] <= 32; },
+    .is_faster = [](const DeviceModel&,
+                    const ConvolutionProblem& p) { return p.w[1] <= 32 && !is_strided_gradient(p); },
     .workspace = group_tiles_workspace,
     .run = run_group_tiles};
 

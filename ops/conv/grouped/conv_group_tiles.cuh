@@ -19,7 +19,7 @@ namespace arbalest::cuda {
 inline constexpr int kGroupTaps = 9;
 inline constexpr int kGroupTilePixels = 256;  // of a tile, at most
 
-// A convolution kernel makes Y of X, or dX of dY, or that where the stride is 2.
+// Forward: Y from X. Gradient: dX from dY, stride 1. StridedGradient: the same, stride 2.
 enum class GroupWay : uint8_t { Forward, Gradient, StridedGradient };
 
 // Threads of a block whose warps have one of the set's groups and M · 16 pixels each.
@@ -42,7 +42,7 @@ struct GroupTiling {
   __host__ __device__ int window_pixels() const { return tile_images * window_rows * window_columns; }
   __device__ int first_image(int tile) const { return tile / tiles_per_image * tile_images; }
   __device__ int first_row(int tile) const { return tile % tiles_per_image * rows; }
-  // The first pixel of a tile, of all, and how many it has.
+  // The place of a tile's first pixel among those of all images, and how many pixels the tile has.
   __device__ int64_t first_pixel(int tile) const {
     return (int64_t{first_image(tile)} * out_height + first_row(tile)) * out_width;
   }
@@ -56,10 +56,10 @@ struct GroupTiling {
     return y < made_height && x < made_width ? (int64_t{first_image(tile) + image} * made_height + y) * made_width + x
                                              : -1;
   }
-  // The place of a pixel's first tap in the window; past the tile's last pixel, that of the last.
+  // The place of a pixel's first tap in the window. Pixels past the tile's end get that of the last one.
   __device__ int place(int pixel) const {
-    const int of_all = min(pixel, tile_images * rows * out_width - 1);
-    const int row = of_all / out_width, column = of_all - row * out_width, image = row / rows;
+    pixel = min(pixel, tile_images * rows * out_width - 1);
+    const int row = pixel / out_width, column = pixel - row * out_width, image = row / rows;
     return (image * window_rows + (row - image * rows) * stride[0]) * window_columns + column * stride[1];
   }
 };
@@ -127,7 +127,8 @@ struct ParityTaps {
   __device__ static int place(int parity, int pad, int tap) { return (parity + pad - tap + 2) / 2 - (pad + 1) / 2; }
 };
 
-// Copies the set's filters, from w's on, as rows of chunks. Of two joined groups each row has zeros for the other one.
+// Copies the set's filters, from w's on, as rows of chunks. Of two joined groups, each row is zero at the other group's
+// channels.
 template <typename Set>
 __device__ void copy_filters(const GroupTiling& t, const __nv_bfloat16* w, unsigned char* filter) {
   for (int i = int(threadIdx.x); i < Set::kChannels * Set::kRow; i += int(blockDim.x)) {
@@ -189,8 +190,8 @@ __global__ void __launch_bounds__(kGroupThreads<Groups, M>)
 
   const int matrix = lane / 8;
   uint32_t filter_place = shared_address(group_memory) + uint32_t(own * Width * 8 * Set::kFilterPitch);
-  filter_place += kGradient ? uint32_t(lane % 8 * Set::kFilterPitch + matrix / 2 * 16)
-                            : uint32_t((matrix / 2 * 8 + lane % 8) * Set::kFilterPitch + matrix % 2 * 16);
+  filter_place += uint32_t(lane % 8 * Set::kFilterPitch + (kGradient ? 0 : matrix % 2 * 16));
+  const uint32_t second = uint32_t(matrix / 2 * (kGradient ? 16 : 8 * Set::kFilterPitch));  // of two tiles of channels
   for (int tile = first_tile; tile < last_tile; ++tile) {
     const int buffer = (tile - first_tile) % 2;
     if (tile + 1 < last_tile) copy_window<Set>(t, tile + 1, x + channel, windows + (1 - buffer) * window_bytes);
@@ -211,10 +212,11 @@ __global__ void __launch_bounds__(kGroupThreads<Groups, M>)
 #pragma unroll
         for (int j = 0; j < Width; j += 2) {
           uint32_t b[4];
+          const uint32_t at = filter + (j + 1 < Width ? second : 0);
           if constexpr (kGradient) {
-            load_matrices_transposed(b, filter + j * 16);
+            load_matrices_transposed(b, at + j * 16);
           } else {
-            load_matrices(b, filter + j * 8 * Set::kFilterPitch);
+            load_matrices(b, at + j * 8 * Set::kFilterPitch);
           }
           if (Width % 2 != 0 && 2 * step + 1 == chunks) b[1] = b[3] = 0;  // there is no second chunk
 #pragma unroll
@@ -244,7 +246,7 @@ __global__ void __launch_bounds__(kGroupThreads<Groups, M>)
   }
 }
 
-// How warps of a block share the filter's gradient: Splits of its rows, and what is left of the pixels.
+// How warps of a block share the filter's gradient: first they divide its rows by Splits, then the pixels.
 template <int Width, int Groups, int Splits>
 struct GroupGradient {
   using Set = GroupSet<Width, Groups>;
@@ -301,7 +303,7 @@ __global__ void __launch_bounds__(kThreads)
     const int chunk = min((split * Form::kOwn + i) * 2 + matrix % 2, Set::kRow - 1);
     offset[i] = chunk_offset<Set, Width, GroupWay::Forward>(t, chunk) + uint32_t(own * Width * 16);
   }
-  const uint32_t gradient_place = uint32_t((matrix % 2 * 8 + lane % 8) * Set::kPitch + (own * Width + matrix / 2) * 16);
+  const uint32_t gradient_place = uint32_t((matrix % 2 * 8 + lane % 8) * Set::kPitch + own * Width * 16);
   float sum[Form::kOwn][Width][4] = {};
   for (int tile = first_tile; tile < last_tile; ++tile) {
     const int buffer = (tile - first_tile) % 2;
@@ -316,7 +318,8 @@ __global__ void __launch_bounds__(kThreads)
       uint32_t b[(Width + 1) / 2][4];
 #pragma unroll
       for (int j = 0; j < Width; j += 2) {
-        load_matrices_transposed(b[j / 2], gradient + uint32_t(begin * Set::kPitch + j * 16));
+        const int second = j + 1 < Width ? matrix / 2 * 16 : 0;  // of two tiles of channels
+        load_matrices_transposed(b[j / 2], gradient + uint32_t(begin * Set::kPitch + j * 16 + second));
       }
 #pragma unroll
       for (int i = 0; i < Form::kOwn; ++i) {

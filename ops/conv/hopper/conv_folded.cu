@@ -66,7 +66,7 @@ void run_folded_statistics(const ConvolutionProblem& problem, int64_t chunk_pixe
                            void* partials) {
   const FoldedTiling tiling = tiling_of(problem, chunk_pixels / row_tile_pixels(problem.y[3]));
   const auto kernel = folded_kernel<TileStatistics>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
+  allow_shared(kernel, kTileShared);
   constexpr int64_t kElements = kFoldedTaps * kFoldedRowElements;
   launch_dependent(kernel, grid_of(tiling), kTileThreads, kTileShared, call.stream, image_map(problem, tiling, call.a),
                    tensor_map(call.b, problem.w[0], kElements, kElements, kSlice), tiling,
@@ -98,7 +98,7 @@ void run_folded_gradient(const ConvolutionProblem& problem, const ConvolutionCal
       default: return folded_gradient_kernel<8>;
     }
   }();
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
+  allow_shared(kernel, kTileShared);
   launch_dependent(kernel, grid, kTileThreads, kTileShared, call.stream, image_map(problem, tiling, call.a),
                    tensor_map(call.b, tiling.pixels, tiling.channels, tiling.channels, tiling.tile_pixels), tiling,
                    FoldedGradientMemory(tiling.tile_pixels), partials);

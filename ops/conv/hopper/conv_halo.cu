@@ -26,7 +26,7 @@ void launch_halo_form(const ConvolutionProblem& problem, int64_t chunk_pixels, c
   const HaloTile tile = halo_tile(image, call.multiprocessors);
   const HaloTiling tiling = halo_tiling<kColumns>(image, tile, inner, chunk_pixels);
   const auto kernel = halo_kernel<kColumns, kHalves, kTransposed, kParts, Epilogue>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHaloShared));
+  allow_shared(kernel, kHaloShared);
   launch_dependent(
       kernel, grid_of(image, kColumns, chunk_pixels), kHaloThreads, kHaloShared, call.stream,
       tensor_map(call.a, {image[0], inner, image[2], image[3]}, tiling.tile_images, tiling.box_rows, tiling.pitch),

@@ -24,7 +24,7 @@ void launch_pointwise_form(const ConvolutionProblem& problem, int64_t chunk_pixe
   const int64_t pixels = image[0] * image[2] * image[3], inner = kTransposed ? problem.y[1] : problem.x[1];
   const PointwiseTiling tiling = pointwise_tiling<kColumns>(pixels, image[1], inner, chunk_pixels);
   const auto kernel = pointwise_kernel<kColumns, kTransposed, Epilogue>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
+  allow_shared(kernel, kTileShared);
   launch_dependent(kernel, grid_of<kColumns>(image, chunk_pixels), kTileThreads, kTileShared, call.stream,
                    tensor_map(call.a, pixels, inner, inner, kTilePixels),
                    tensor_map(call.b, problem.w[0], problem.w[1], problem.w[1], kTransposed ? kInner : kColumns),

@@ -57,6 +57,12 @@ TEST_CASE("a host's task has longer than a device's, and than a read") {
   CHECK(std::isinf(host_patience(options)));
 }
 
+TEST_CASE("ranks with GPUs may wait for each other as long as one GPU may take, and longer for large sums") {
+  CHECK(limit_of_sums(20, 0) == 20);
+  CHECK(limit_of_sums(20, 250'000'000) == 30);
+  CHECK(limit_of_sums(600, 25'000'000) == 601);
+}
+
 TEST_CASE("ranks that all wait for each other are found") {
   const auto all = after(22, UnderWay::Others);
   REQUIRE(all.has_value());

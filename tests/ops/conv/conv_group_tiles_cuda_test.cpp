@@ -63,6 +63,10 @@ TEST_CASE("CUDA: convolutions of narrow groups agree with plain loops, with the 
       {{17, 32, 13, 14}, 4, 2},
       {{2, 128, 28, 27}, 64, 2},
       {{2, 48, 6, 6}, 24, 1, 1, 2, 2},
+      // Windows smaller than what a step reads of the filter.
+      {{1, 48, 3, 3}, 24},
+      {{1, 112, 3, 3}, 56},
+      {{4, 48, 16, 16}, 24},
       {{300, 48, 1, 1}, 24},
   };
   test::Part part;
@@ -82,6 +86,8 @@ TEST_CASE("which convolutions have narrow groups") {
   CHECK(takes(problem_of(Kind::GradInput, {good.x, 24, 2})));
   CHECK_FALSE(takes(problem_of(Kind::GradInput, {good.x, 24, 3})));
   CHECK_FALSE(takes(problem_of(Kind::GradInput, {good.x, 24, 2, 2})));
+  CHECK_FALSE(takes(problem_of(Kind::GradWeight, {{1, 72, 8, 8}, 24, 1, 12000, 12000, 12000})));
+  CHECK_FALSE(takes(problem_of(Kind::Forward, {{0, 48, 8, 8}, 24})));
   CHECK_FALSE(takes(problem_of(Kind::Forward, {good.x, 48})));  // one group
   CHECK_FALSE(takes(problem_of(Kind::Forward, {good.x, 12})));
   CHECK_FALSE(takes(problem_of(Kind::Forward, {{2, 144, 8, 8}, 72})));
@@ -94,6 +100,10 @@ TEST_CASE("which convolutions have narrow groups") {
     return !takes(problem);
   };
   CHECK(refused([](ConvolutionProblem& p) { p.w = {96, 24, 3, 3}; }));
+  CHECK(refused([](ConvolutionProblem& p) {
+    p.kind = Kind::GradInput;
+    p.stride = {1, 2};
+  }));
   CHECK(refused([](ConvolutionProblem& p) { p.w = {48, 24, 5, 5}; }));
   CHECK(refused([](ConvolutionProblem& p) { p.kind = Kind::ForwardBias; }));
   CHECK(refused([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));

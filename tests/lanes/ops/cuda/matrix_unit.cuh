@@ -41,8 +41,9 @@ template <int Pending>
 inline void wait_for_copies() {
   for (std::deque<std::vector<Copy>>& groups = copies_of_thread(); groups.size() > Pending + 1; groups.pop_front()) {
     for (const Copy& copy : groups.front()) {
-      if (uintptr_t(copy.to) % copy.bytes != 0 || uintptr_t(copy.from) % copy.bytes != 0) {
-        throw std::logic_error("a copy is misaligned");
+      const bool inside = shared_address(copy.to) + copy.bytes <= size_t(lanes::shared_bytes());
+      if (!inside || uintptr_t(copy.to) % copy.bytes != 0 || uintptr_t(copy.from) % copy.bytes != 0) {
+        throw std::logic_error("a copy is misplaced");
       }
       copy.from != nullptr ? std::memcpy(copy.to, copy.from, copy.bytes) : std::memset(copy.to, 0, copy.bytes);
     }
@@ -64,7 +65,9 @@ inline float half_of(uint32_t word, int half) {  // a bfloat16 as float
 
 inline void load_each(uint32_t (&r)[4], uint32_t address, bool transposed) {
   static uint32_t addresses[lanes::kMostWarps][lanes::kWarp];
-  if (address % 16 != 0 || address + 16 > lanes::kSharedBytes) throw std::logic_error("a row of a matrix is misplaced");
+  if (address % 16 != 0 || address + 16 > uint32_t(lanes::shared_bytes())) {
+    throw std::logic_error("a row of a matrix is misplaced");
+  }
   const int lane = lane_index();
   uint32_t(&rows)[lanes::kWarp] = addresses[warp_index()];
   rows[lane] = address;

@@ -5,8 +5,8 @@
 // 3 with any padding, and strides and dilations up to 64; gradients of images need stride 1, or 2 without dilation.
 // Operands are bfloat16, filter gradients float. It needs compute capability 8.0 and 150 KiB of shared memory a block.
 //
-// Inf may come out as NaN elsewhere: in groups of 4 channels a pixel's Inf in its neighbour group, in a filter's gradient
-// in its whole group.
+// Inf may come out as NaN elsewhere: in groups of 4 channels a pixel's Inf in its neighbour group, and in a filter's
+// gradient in its whole group.
 
 #include "ops/cuda/convolution_engine.h"
 

@@ -139,15 +139,16 @@ auto with_pixel_tile(int64_t made, int64_t taken, Function function) {
   return taken <= 64 ? with_word(PixelTile<128, 64>{}) : with_word(PixelTile<128, 128>{});
 }
 
+inline constexpr int64_t kFewestPixels = 4 * kPixelBatch;  // of a share
+
 // The fewest shares that give each multiprocessor two blocks, and each block a few batches.
 template <typename Tile>
 PixelShares pixel_shares(int64_t pixels, int64_t made, int64_t taken, int multiprocessors) {
-  constexpr int64_t kFewestBatches = 4;
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   const int64_t tiles = parts(made, Tile::kRows) * parts(taken, Tile::kColumns);
   const int64_t batches = parts(pixels, kPixelBatch), wanted = std::max<int64_t>(1, 2 * multiprocessors / tiles);
   PixelShares s{.pixels = pixels, .made = int(made), .taken = int(taken)};
-  s.share = std::max(kFewestBatches, parts(batches, wanted)) * kPixelBatch;
+  s.share = std::max(kFewestPixels, parts(batches, wanted) * kPixelBatch);
   s.shares = int(parts(pixels, s.share));
   return s;
 }

@@ -70,7 +70,7 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
   if (progress.iteration == 0) return std::string(first_columns(validating, width));  // nothing else is known yet
   std::vector<Part> parts;
   const int64_t per_epoch = run.iterations_per_epoch;
-  const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
+  const int64_t epochs = run.epochs > 0 ? run.epochs : per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
   parts.push_back(
       {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 9});
   const double within = std::clamp(progress.epochs - double(progress.epoch - 1) + 1e-11, 0.0, 1.0);

@@ -45,6 +45,7 @@ struct RunStarted {
   int64_t samples_per_epoch = 0;                              // that training consumes, over all learners
   int64_t iterations_per_epoch = 0;                           // rounds: one batch a learner
   int64_t iterations = 0;                                     // in all; 0: unknown
+  int64_t epochs = 0;                                         // in all; 0: iterations say
   int64_t classes = 0;                                        // that samples are of; 0: of none
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
   bool validates = false;                                     // the graph has a Validate node

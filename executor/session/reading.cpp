@@ -171,7 +171,9 @@ std::string note_of_labels(const Prepared& prepared) {
 int64_t samples_left_out(const Prepared& prepared) {
   const PlanRequest& request = prepared.request;
   const int64_t learners = int64_t(request.devices.size()) * request.learners;
-  return request.training_samples - request.rounds * learners * prepared.program.training().batch;
+  const int64_t batch = prepared.program.training().batch;
+  const int64_t rounds = rounds_of(request.training_samples, learners, batch, prepared.program.accumulate);
+  return request.training_samples - rounds * learners * batch;
 }
 
 void note_padding(Prepared& prepared, int64_t skip_bad) {

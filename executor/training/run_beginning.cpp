@@ -110,8 +110,9 @@ std::string learners_note(const RunBeginning& run) {
   const bool cpus = std::all_of(devices.begin(), devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
   if (!cpus || all == 1 || run.options.learners.per_device == 0) return "";
-  return fmt::format("{} learners share this processor and are slower than one; {} on one device", all,
-                     set_to(SettingKey::Learners, "1"));
+  return fmt::format("{} learners share this processor, which is slower than one learner: {}", all,
+                     ranks && ranks->size() > 1 ? set_to(SettingKey::WorldSize, "1")
+                                                : set_to(SettingKey::Learners, "1") + ", with one device");
 }
 
 // Notes on options that change nothing in this run.

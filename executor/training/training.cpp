@@ -260,6 +260,17 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
       checkpoint.segment.validating ? "; the validation that was under way is left out" : ""));
 }
 
+// The signal that asked this process to end, or that another rank was asked. A rank whose console is silent tells.
+std::string Training::who_interrupted(const std::stop_token& stop) const {
+  const auto& by = options_.execution.interrupted_by;
+  const std::string signal = by ? by() : "";
+  const Ranks* ranks = options_.ranks.get();
+  if (!ranks) return signal;
+  if (!signal.empty() && !ranks->first())
+    warn(fmt::format("{} was interrupted by {}", ranks->name(ranks->rank()), signal));
+  return signal.empty() && !stop.stop_requested() ? "another rank" : signal;
+}
+
 RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
   announce(setup_seconds);
   monitor_.begin();
@@ -278,8 +289,7 @@ RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
     const bool trains = !stops && !over && !complete_;  // otherwise nothing is left
     if (trains) run_segments(stop);
     end = monitor_.finish(segment_->position(), monitor_.seconds(), why_ended());
-    const auto& by = options_.execution.interrupted_by;
-    if (end.reason == RunEnd::Interrupted && by) end.interrupted_by = by();
+    if (end.reason == RunEnd::Interrupted) end.interrupted_by = who_interrupted(stop);
     end.setup_seconds = setup_seconds;
     end.input = segment_->reports().input();
     // Before a trace's nodes are timed, one launch after the other: that takes launch memory, which quotes would count.
@@ -651,8 +661,9 @@ void Training::announce(double setup_seconds) {
   event.planned_peak_bytes = segment_->peak_bytes();
   event.recomputation = prepared_.recomputation;
   const SegmentTimes& times = segment_->clock().times();
-  event.iterations_per_epoch = request.rounds;
-  event.samples_per_epoch = request.rounds * times.learners * event.batch;
+  event.iterations_per_epoch = whole_.rounds;
+  event.samples_per_epoch = whole_.rounds * times.learners * event.batch;
+  if (whole_.iterations == 0) event.epochs = whole_.epochs;
   const int64_t after = whole_.epochs - times.from.epoch - (times.iterations + times.rounds - 1) / times.rounds;
   event.iterations =
       whole_.iterations > 0 ? whole_.iterations : times.from.iteration + times.iterations + after * whole_.rounds;

@@ -35,6 +35,7 @@ class Training {
   bool writes() const { return !options_.ranks || options_.ranks->first(); }  // the run's files
   bool anywhere(bool here) const { return largest_of(options_.ranks.get(), here ? 1 : 0) > 0; }
   RunEnd why_ended() const;
+  std::string who_interrupted(const std::stop_token& stop) const;
   bool time_is_up() const;
   void change_rate();
   void start();

@@ -269,6 +269,7 @@ Listener::Listener(const std::string& host, int port) {
   constexpr int kWaiting = 1024;
   const bool here = is_loopback(host);
   std::string reason;
+  bool in_use = false;
   for (const std::string& word : here ? words_of_list(host) : std::vector<std::string>{""}) {
     const Addresses addresses(word, port, !here);
     std::vector<const addrinfo*> all;
@@ -283,11 +284,13 @@ Listener::Listener(const std::string& host, int port) {
       if (address->ai_family == AF_INET6) setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
       if (bind(descriptor_, address->ai_addr, address->ai_addrlen) == 0 && listen(descriptor_, kWaiting) == 0) return;
       reason = std::strerror(errno);
+      in_use = errno == EADDRINUSE;
       close(descriptor_);
       descriptor_ = -1;
     }
   }
-  throw RunError(fmt::format("rank 0 cannot wait for the others at {}:{}: {}", host, port, reason));
+  const char* help = in_use ? "; expected a free port: is rank 0 running already?" : "";
+  throw RunError(fmt::format("rank 0 cannot wait for the others at {}:{}: {}{}", host, port, reason, help));
 }
 
 Listener::~Listener() {

@@ -127,8 +127,8 @@ class RankZero {
       if (now >= tell_at && named(missing()) != told) {
         tell_at = now + kTellAfter;
         told = named(missing());
-        warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says", settings_.host, settings_.port, told,
-                         settings_.told_by));
+        warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says{}", settings_.host, settings_.port, told,
+                         settings_.told_by, strangers_));
       }
       take_greeted();
       if (greetings_.size() >= kMostGreetings) {
@@ -324,8 +324,8 @@ std::unique_ptr<Connection> find_rank_0(const WorldSettings& settings, Milliseco
     if (settings.stop.stop_requested()) throw InterruptedError(interruption(settings));
     const std::string here = fmt::format("; {} is this host itself, {}", settings.host, settings.own_host);
     throw RunError(
-        fmt::format("rank {} of {} finds no rank 0 at {}:{} within {:g} s: {}{}; was it started, and has not "
-                    "begun with others yet?",
+        fmt::format("rank {} of {} finds no rank 0 at {}:{} within {:g} s: {}{}; either it was not started, or it "
+                    "trains already, without this process",
                     settings.rank, settings.size, settings.host, settings.port, settings.patience, error.what(),
                     stays_here(settings.host) ? here : ""));
   }
@@ -340,8 +340,10 @@ Frame introduce(const WorldSettings& settings, Connection& connection) {
     }
     connection.shut_down();
   });
+  bool answered = false;
   try {
     const Frame asked = connection.receive(kSmall);
+    answered = true;
     if (asked.kind != Frame::Kind::Challenge) fail_as_told(settings, asked);
     const std::string ours = challenge();
     const std::string mine = proof(settings.secret, fmt::format("rank {}", settings.rank), asked.bytes);
@@ -362,6 +364,12 @@ Frame introduce(const WorldSettings& settings, Connection& connection) {
     if (settings.stop.stop_requested()) throw InterruptedError(interruption(settings));
     const std::string what = error.what();
     if (what.starts_with("rank 0")) throw;
+    if (!answered) {
+      throw RunError(
+          fmt::format("{}:{} was to be rank 0, and has not answered as such: {}; expected a rank 0 that waits: "
+                      "another program may use the port, or the run has begun without this process",
+                      settings.host, settings.port, what));
+    }
     throw RunError(fmt::format("rank 0 at {}:{}: {}", settings.host, settings.port, what));
   }
 }
@@ -407,11 +415,20 @@ std::optional<Visitor> greet(const WorldSettings& settings, Connection& connecti
       connection.send(Frame::Kind::Welcome, {}, proof(settings.secret, "rank 0", hello.challenge));
       return hello;
     }
-    const std::string secrets =
-        fmt::format("another secret ({} or {})", kSecretVariable, name_of(SettingKey::SecretFile));
+    const bool none = hello.proof == proof("", fmt::format("rank {}", hello.rank), ours);
+    const std::string of = fmt::format("({} or {})", kSecretVariable, name_of(SettingKey::SecretFile));
     stranger =
-        fmt::format("; a process on {} that says it is rank {} has {}", printable(hello.host), hello.rank, secrets);
-    connection.send(Frame::Kind::Refused, {}, fmt::format("rank 0, on {}, has {}", settings.own_host, secrets));
+        fmt::format("; a process on {} that says it is rank {} has {} secret {}", printable(hello.host), hello.rank,
+                    none                      ? "no"
+                    : settings.secret.empty() ? "a"
+                                              : "another",
+                    of);
+    connection.send(Frame::Kind::Refused, {},
+                    fmt::format("rank 0, on {}, has {} secret {}", settings.own_host,
+                                settings.secret.empty() ? "no"
+                                : none                  ? "a"
+                                                        : "another",
+                                of));
   } catch (const RunError&) {  // not one of ours, or gone already
   }
   return std::nullopt;

@@ -156,11 +156,11 @@ void find_place(WorldSettings& settings, const Launcher& launcher, const Variabl
   const std::string name = launcher.name;
   if (name == "torchrun") {
     settings.host = variables.text("MASTER_ADDR", "the host of rank 0, because RANK is set");
-    settings.port = variables.number("MASTER_PORT", 1, kMostPort - 1, "a port, because RANK is set");
-    // torchrun's own store listens there then.
-    if (const std::string* used = variables.find("TORCHELASTIC_USE_AGENT_STORE"); used && *used == "True") {
-      ++settings.port;
-    }
+    const std::string* used = variables.find("TORCHELASTIC_USE_AGENT_STORE");
+    const int above = used && *used == "True" ? 1 : 0;  // torchrun's own store listens there then
+    settings.port = variables.number("MASTER_PORT", 1, kMostPort - above,
+                                     fmt::format("a port from 1 to {}, because RANK is set", kMostPort - above));
+    settings.port += above;
   } else if (name == "srun") {
     const std::string nodes = variables.text("SLURM_STEP_NODELIST", "the hosts of the step, because SLURM_PROCID is");
     const std::string* job = variables.find("SLURM_JOB_ID");
@@ -198,7 +198,12 @@ bool started_by(const Launcher& launcher, const Variables& variables) {
   const bool rank = variables.find(launcher.rank) != nullptr, size = variables.find(launcher.size) != nullptr;
   if (std::string(launcher.rank) == "PMIX_RANK" && !size) return false;  // PMIx itself has no such variable
   // WORLD_SIZE by itself is a name that scripts use as they like.
-  if (!rank && std::string(launcher.size) == "WORLD_SIZE") return false;
+  const auto is_set = [&](const char* name) { return variables.find(name) != nullptr; };
+  if (!rank && std::string(launcher.size) == "WORLD_SIZE") {
+    constexpr const char* kOthers[] = {"LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
+    const std::string* value = variables.find(launcher.size);
+    if (!size || *value == "1" || std::none_of(std::begin(kOthers), std::end(kOthers), is_set)) return false;
+  }
   if (rank == size) return rank;
   if (rank && std::string(launcher.name) == "srun") return true;  // SLURM_NTASKS is looked for
   throw GraphError(
@@ -221,6 +226,11 @@ WorldSettings from_launcher(const Launcher& launcher, const Variables& variables
   settings.size = variables.number(size_name, 1, kMostRanks, fmt::format("a number from 1 to {}", kMostRanks));
   settings.rank = variables.number(launcher.rank, 0, kMostRanks, "a number from 0 on");
   check_rank(launcher.rank, settings.rank, size_name, settings.size);
+  if (std::string(launcher.name) == "torchrun" && variables.find("LOCAL_RANK") && variables.find("LOCAL_WORLD_SIZE")) {
+    const int here = variables.number("LOCAL_WORLD_SIZE", 1, settings.size,
+                                      fmt::format("a number from 1 to {}, which WORLD_SIZE is", settings.size));
+    variables.number("LOCAL_RANK", 0, here - 1, fmt::format("a number below {}, which LOCAL_WORLD_SIZE is", here));
+  }
   settings.told_by =
       fmt::format("{} ({}={}, {}={})", launcher.name, launcher.rank, settings.rank, size_name, settings.size);
   return settings;

@@ -77,6 +77,10 @@ TEST_CASE("a progress line sheds what matters least") {
   const RunStarted run = ten_epochs();
   const RunProgress progress = some_progress();
   CHECK(progress_text(run, progress, {200}) == "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
+  RunStarted resumed = run;  // with more learners: the iterations before were shorter
+  resumed.iterations = 1600;
+  resumed.epochs = 10;
+  CHECK(progress_text(resumed, progress, {24}) == "epoch 3/10  loss 0.1235");
   CHECK(progress_text(run, progress, {60}) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
   CHECK(progress_text(run, progress, {24}) == "epoch 3/10  loss 0.1235");
   RunProgress diverging = progress;

@@ -271,6 +271,21 @@ TEST_CASE("a run goes on with another number of learners or devices, and from th
   }
 }
 
+TEST_CASE("a run that goes on within an epoch with other learners tells how long its epochs are") {
+  Place place;
+  place.epochs = "3";
+  REQUIRE(place.run({"--iterations", "7"}) == kDone);  // of 12 an epoch
+  place.learners = "1";
+  REQUIRE(place.run({"--resume"}) == kDone);
+  std::ifstream file(place.log);
+  std::vector<int64_t> per_epoch;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json event = nlohmann::json::parse(line);
+    if (event.contains("iterations_per_epoch")) per_epoch.push_back(event["iterations_per_epoch"].get<int64_t>());
+  }
+  CHECK(per_epoch == std::vector<int64_t>{12, 25});
+}
+
 TEST_CASE("a run that is complete goes on where more epochs are asked for, and is refused where fewer are") {
   Place place, whole;
   place.epochs = "2";

@@ -90,23 +90,30 @@ TEST_CASE("a rank that was started twice, or is of another world, ends all") {
   const Listener listener("127.0.0.1", taken);
   found = faults({[&] { Ranks ranks(settings(0, 2, taken)); }});
   has(found[0], "rank 0 cannot wait for the others at 127.0.0.1:" + std::to_string(taken));
-  has(found[0], "Address already in use");
+  has(found[0], "Address already in use; expected a free port: is rank 0 running already?");
 }
 
-TEST_CASE("a rank with another secret is sent away, and named where a rank is missing") {
-  const int port = free_port();
-  const auto found = faults({[&] {
-                               WorldSettings first = settings(0, 2, port);
-                               first.patience = 1;
-                               Ranks ranks(first);
-                             },
-                             [&] {
-                               WorldSettings other = settings(1, 2, port);
-                               other.secret = "another";
-                               Ranks ranks(other);
-                             }});
-  has(found[0], "a process on " + host_name() + " that says it is rank 1 has another secret");
-  has(found[1], "rank 0, on " + host_name() + ", has another secret (ARBALEST_SECRET or --secret-file)");
+TEST_CASE("a rank with another secret, or without one, is sent away, and named where a rank is missing") {
+  const auto meet = [](const std::string& first_secret, const std::string& other_secret) {
+    const int port = free_port();
+    WorldSettings first = settings(0, 2, port), other = settings(1, 2, port);
+    first.patience = 1;
+    first.secret = first_secret;
+    other.secret = other_secret;
+    return faults({[&] { Ranks ranks(first); }, [&] { Ranks ranks(other); }});
+  };
+  const std::string of = " secret (ARBALEST_SECRET or --secret-file)";
+  const std::string stranger = "a process on " + host_name() + " that says it is rank 1 has ";
+  const std::string host = "rank 0, on " + host_name() + ", has ";
+  auto found = meet("one", "another");
+  has(found[0], stranger + "another" + of);
+  has(found[1], host + "another" + of);
+  found = meet("one", "");
+  has(found[0], stranger + "no" + of);
+  has(found[1], host + "a" + of);
+  found = meet("", "one");
+  has(found[0], stranger + "a" + of);
+  has(found[1], host + "no" + of);
 }
 
 TEST_CASE("many that connect and say nothing keep nobody from meeting") {
@@ -170,7 +177,9 @@ TEST_CASE("something else at rank 0's port is named with the place") {
   WorldSettings lone = settings(1, 2, port);
   lone.patience = 0.2;
   const auto found = faults({[&] { Ranks ranks(lone); }});
-  has(found.at(0), "rank 0 at 127.0.0.1:" + std::to_string(port) + ": nothing was heard of it for ");
+  has(found.at(0), "127.0.0.1:" + std::to_string(port) +
+                       " was to be rank 0, and has not answered as such: nothing was heard of it for ");
+  has(found.at(0), "another program may use the port, or the run has begun without this process");
 }
 
 TEST_CASE("strangers that say nothing, or anything, keep nobody from meeting") {

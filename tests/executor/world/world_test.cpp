@@ -105,6 +105,26 @@ TEST_CASE("torchrun's store listens at its port, so ranks meet at the next one")
   CHECK(detect_world(torch, {.rendezvous = "[::1]:7"}).host == "::1");
 }
 
+TEST_CASE("torchrun's variables that are incomplete or contradict each other are refused") {
+  Environment torch = {{"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}};
+  CHECK(has(fault(torch), "WORLD_SIZE is set, and RANK is not"));
+  CHECK(fault({{"WORLD_SIZE", "2"}}).empty());  // a name that scripts use as they like
+  torch["WORLD_SIZE"] = "1";
+  CHECK(fault(torch).empty());
+  torch.insert({{"RANK", "0"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "1"}});
+  CHECK(has(fault(torch), "LOCAL_RANK is '1'; expected a number below 1, which LOCAL_WORLD_SIZE is"));
+  torch["LOCAL_WORLD_SIZE"] = "2";
+  CHECK(has(fault(torch), "LOCAL_WORLD_SIZE is '2'; expected a number from 1 to 1, which WORLD_SIZE is"));
+  torch["WORLD_SIZE"] = "2";
+  CHECK(fault(torch).empty());
+  torch["MASTER_PORT"] = "65536";
+  CHECK(has(fault(torch), "MASTER_PORT is '65536'; expected a port from 1 to 65535, because RANK is set"));
+  torch["MASTER_PORT"] = "65535";
+  CHECK(detect_world(torch, {}).port == 65535);
+  torch["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  CHECK(has(fault(torch), "expected a port from 1 to 65534"));
+}
+
 TEST_CASE("the innermost launcher counts: mpirun's daemons carry srun's variables") {
   Environment mpi = slurm();
   mpi.insert({{"OMPI_COMM_WORLD_RANK", "1"},

@@ -263,6 +263,19 @@ TEST_CASE("documents have plain words, at most 120 columns, and at most 30 words
   CHECK(files > 10);
 }
 
+TEST_CASE("the list of decisions has each of them") {
+  const fs::path folder = root() / "docs" / "decisions";
+  const std::string list = content(folder / "README.md");
+  int files = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "README.md") continue;
+    CHECK_MESSAGE(list.find("](" + name + ")") != list.npos, name, " is not in docs/decisions/README.md");
+    ++files;
+  }
+  CHECK(files > 100);
+}
+
 TEST_CASE("a comment that begins so is found") {
   CHECK(look_at("// Of a raster.\nint a;\n").openings.size() == 1);
   CHECK(look_at("int a;  // What is left.\n").openings.size() == 1);

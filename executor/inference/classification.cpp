@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/data/mixing.h"
+#include "ops/loss/operands.h"
 #include "ops/names.h"
 
 namespace arbalest {
@@ -54,10 +56,10 @@ std::vector<Head> heads_of(const Graph& graph) {
   for (const bool labels : {false, true}) {
     for (const Node& node : graph.nodes) {
       if (!(labels ? is_loss_of_labels(*node.op) : is_loss_of_classes(*node.op))) continue;
-      ValueId label = node.inputs.at(1);
+      ValueId label = node.inputs.at(LossInput::Target);
       const NodeId producer = graph.values[label].producer;
       if (!labels && producer != kNone && graph.nodes[producer].is(op::MixImages)) {
-        label = graph.nodes[producer].inputs.at(1);  // rows that classes were mixed to
+        label = graph.nodes[producer].inputs.at(MixImagesInput::Label);  // rows that classes were mixed to
       }
       const auto name = [&](ValueId value) { return graph.values[value].name; };
       Head head = {name(node.inputs.at(0)), name(label), labels, std::nullopt};

@@ -21,6 +21,7 @@
 #include "graph/name_patterns.h"
 #include "graph/op.h"
 #include "ops/names.h"
+#include "ops/norm/batch_norms.h"
 #include "passes/passes.h"
 #include "passes/samples_apart.h"
 
@@ -359,7 +360,7 @@ class Exporter {
         continue;
       }
       Node& conv = graph_.nodes[c];
-      const bool own = readers[conv.inputs[1]].size() == 1;  // filters that others read stay as they are
+      const bool own = readers[conv.inputs[ConvInput::W]].size() == 1;  // filters that others read stay as they are
       if (own && all_stored(norm) && all_stored(conv)) fold(norm, conv);
     }
   }
@@ -376,22 +377,23 @@ class Exporter {
 
   void fold(const Node& norm, Node& conv) {
     const auto numbers = [&](ValueId value) { return floats_of(graph_.values[value]); };
-    const std::vector<float> scale = numbers(norm.inputs[1]), shift = numbers(norm.inputs[2]),
-                             mean = numbers(norm.inputs[3]), variance = numbers(norm.inputs[4]);
+    using In = BatchNormInput;
+    const std::vector<float> scale = numbers(norm.inputs[In::Scale]), shift = numbers(norm.inputs[In::Bias]),
+                             mean = numbers(norm.inputs[In::Mean]), variance = numbers(norm.inputs[In::Variance]);
     const double epsilon = float_attribute(norm, "epsilon");
-    std::vector<float> filters = numbers(conv.inputs[1]), bias(scale.size(), 0);
-    if (conv.inputs.size() > 2 && conv.inputs[2] != kNone) bias = numbers(conv.inputs[2]);
+    std::vector<float> filters = numbers(conv.inputs[ConvInput::W]), bias(scale.size(), 0);
+    if (conv.input(ConvInput::B) != kNone) bias = numbers(conv.inputs[ConvInput::B]);
     const size_t each = filters.size() / scale.size();
     for (size_t k = 0; k < scale.size(); ++k) {
       const double factor = scale[k] / std::sqrt(double(variance[k]) + epsilon);
       for (size_t i = 0; i < each; ++i) filters[k * each + i] = float(filters[k * each + i] * factor);
       bias[k] = float((double(bias[k]) - mean[k]) * factor + shift[k]);
     }
-    graph_.values[conv.inputs[1]].initializer = data_of(filters);
-    conv.inputs.resize(3, kNone);
-    conv.inputs[2] =
+    graph_.values[conv.inputs[ConvInput::W]].initializer = data_of(filters);
+    conv.inputs.resize(ConvInput::B + 1, kNone);
+    conv.inputs[ConvInput::B] =
         graph_.add_value(conv.name + ".folded_bias", {DataType::Float32, {int64_t(bias.size())}}, Role::Parameter);
-    graph_.values[conv.inputs[2]].initializer = data_of(bias);
+    graph_.values[conv.inputs[ConvInput::B]].initializer = data_of(bias);
     graph_.replace_uses(norm.outputs[0], conv.outputs[0]);
     if (graph_.values[norm.outputs[0]].name == output_name_) {  // the value keeps its name
       std::swap(graph_.values[norm.outputs[0]].name, graph_.values[conv.outputs[0]].name);
@@ -418,8 +420,8 @@ class Exporter {
   // From opset 18 on a Split without extents has to say how many parts it makes.
   void count_parts() {
     for (Node& node : graph_.nodes) {
-      const bool extents = node.inputs.size() > 1 && node.inputs[1] != kNone;
-      if (node.is(op::Split) && !extents) {
+      constexpr size_t kExtents = 1;
+      if (node.is(op::Split) && node.input(kExtents) == kNone) {
         node.attributes.set("num_outputs", int64_t(node.outputs.size()));
       }
     }

@@ -8,6 +8,7 @@
 #include "executor/weights/weights_file.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/loss/operands.h"
 #include "ops/names.h"
 
 namespace arbalest {
@@ -30,7 +31,7 @@ class FieldsOnly final : public Source {
 // Whether a node of such an operator takes `value` as its target.
 bool is_target(const Graph& graph, ValueId value, const std::function<bool(const Op&)>& such) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return such(*node.op) && node.inputs.size() > 1 && node.inputs[1] == value;
+    return such(*node.op) && node.inputs.size() > LossInput::Target && node.inputs[LossInput::Target] == value;
   });
 }
 

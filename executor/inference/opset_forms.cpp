@@ -29,8 +29,9 @@ void rename(Attributes& attributes, const char* from, const char* to) {
 
 // The scales are Resize's third operand from opset 11 on, and places are then rounded as `nearest_mode` says.
 int64_t take_scales(Node& node) {
-  node.inputs.resize(3, kNone);
-  std::swap(node.inputs[1], node.inputs[2]);
+  enum : size_t { Roi = 1, Scales = 2 };  // after X
+  node.inputs.resize(Scales + 1, kNone);
+  std::swap(node.inputs[Roi], node.inputs[Scales]);
   node.attributes.set("coordinate_transformation_mode", std::string("asymmetric"));
   node.attributes.set("nearest_mode", std::string("floor"));
   return 18;

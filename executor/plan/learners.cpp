@@ -142,7 +142,8 @@ class LearnerBuilder {
       return part(parts_.replica.placement.of[value], DataType::Float32, bucket.offset, bucket.bytes);
     };
     builder_.add_node(parts_.replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index),
-                      {term(whole.inputs[0]), term(whole.inputs[1])}, {term(whole.outputs[0])}, whole.attributes);
+                      {term(whole.inputs[AccumulateInput::Gradients]), term(whole.inputs[AccumulateInput::Sum])},
+                      {term(whole.output())}, whole.attributes);
   }
 
   // The nodes from `begin` on, where the step's parts end. If the update is two tasks, the first need not wait for the

@@ -16,6 +16,7 @@
 #include "graph/measures.h"
 #include "graph/op.h"
 #include "io/sources/field_values.h"
+#include "ops/loss/operands.h"
 #include "ops/names.h"
 
 namespace arbalest {
@@ -96,14 +97,16 @@ std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   if (node.is(op::MixLabels)) return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
   const std::optional<Comparison>& comparison = node.op->compares;
   if (!comparison || comparison->target == Target::Numbers) return std::nullopt;
-  if (comparison->target == Target::Labels) return LabelRule{&node, node.inputs[1], 0, {}};
-  const Shape scores = type(0).shape, label = type(1).shape;
+  if (comparison->target == Target::Labels) return LabelRule{&node, node.inputs[LossInput::Target], 0, {}};
+  const Shape scores = type(LossInput::X).shape, label = type(LossInput::Target).shape;
   const bool classes =
       scores.size() > 1 && scores.back() > 1 && (label.size() + 1 == scores.size() || label.back() == 1);
   const bool always = comparison->target == Target::Classes;
-  if (always && is_floating(type(1).dtype)) return std::nullopt;  // a target for each class
-  if (!classes && !always) return LabelRule{&node, node.inputs[1], 0, ints_attribute(node, "ignore_index")};
-  return LabelRule{&node, stated_label(graph, node.inputs[1]), scores.back(), ints_attribute(node, "ignore_index")};
+  if (always && is_floating(type(LossInput::Target).dtype)) return std::nullopt;  // a target for each class
+  if (!classes && !always)
+    return LabelRule{&node, node.inputs[LossInput::Target], 0, ints_attribute(node, "ignore_index")};
+  return LabelRule{&node, stated_label(graph, node.inputs[LossInput::Target]), scores.back(),
+                   ints_attribute(node, "ignore_index")};
 }
 
 // The nodes and the source's fields that a loop's labels are made of.

@@ -19,6 +19,8 @@
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
 #include "ops/check/lints.h"
+#include "ops/data/mixing.h"
+#include "ops/loss/operands.h"
 #include "ops/names.h"
 #include "ops/optim/train.h"
 #include "passes/samples_apart.h"
@@ -93,9 +95,10 @@ void check_classes(Prepared& prepared) {
   for (const Node& node : prepared.graph.nodes) {
     const bool mixes = node.is(op::MixImages);
     if (!mixes && !is_loss_of_classes(*node.op)) continue;
-    const ValueId rows = mixes ? node.outputs.at(1) : node.inputs[0];
+    const ValueId rows = mixes ? node.outputs.at(MixImagesOutput::Rows) : node.inputs[LossInput::X];
     const int64_t numbers = prepared.graph.values[rows].type.shape.back();
-    const Field* label = field_of(prepared.graph, fields, node.inputs[1]);
+    const Field* label = field_of(prepared.graph, fields,
+                                  node.inputs[mixes ? size_t{MixImagesInput::Label} : size_t{LossInput::Target}]);
     if (label && numbers < label->classes) {
       fail(node, fmt::format("{} {} for {} classes of field '{}' of '{}'", numbers, mixes ? "numbers" : "logits",
                              label->classes, label->name, source->describe()));

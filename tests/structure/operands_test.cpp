@@ -88,9 +88,11 @@ TEST_CASE("operands in passes have names") {
   }
 }
 
-TEST_CASE("operands after the first have names in kernels") {
-  for (const std::string& line : in_folder("ops", bare_places("[1-9]"))) {
-    CHECK_MESSAGE(false, line, ": an operand by its number; expected a name from the operator's header");
+TEST_CASE("operands after the first have names in kernels and in the executor") {
+  for (const char* room : {"ops", "executor"}) {
+    for (const std::string& line : in_folder(room, bare_places("[1-9]"))) {
+      CHECK_MESSAGE(false, line, ": an operand by its number; expected a name from the operator's header");
+    }
   }
 }
 

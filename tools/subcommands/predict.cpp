@@ -20,6 +20,7 @@
 #include "io/formats/csv_field.h"
 #include "io/photos/file_list.h"
 #include "io/sources/sample_index.h"
+#include "ops/loss/operands.h"
 #include "ops/names.h"
 #include "passes/passes.h"
 #include "tools/answers/class_names.h"
@@ -144,7 +145,7 @@ std::pair<std::string, std::string> compared_numbers(const Graph& graph) {
   if (!heads_of(graph).empty()) return {};
   for (const Node& node : graph.nodes) {
     if (!node.op->compares || node.op->compares->target != Comparison::Target::Numbers) continue;
-    return {graph.values[node.inputs[0]].name, graph.values[node.inputs[1]].name};
+    return {graph.values[node.inputs[LossInput::X]].name, graph.values[node.inputs[LossInput::Target]].name};
   }
   return {};
 }

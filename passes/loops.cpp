@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "graph/constants.h"
-#include "graph/samples/exported_batch.h"
 #include "graph/field.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "graph/samples/exported_batch.h"
 #include "ops/names.h"
 
 namespace arbalest {

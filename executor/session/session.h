@@ -84,7 +84,7 @@ struct ExecutionOptions {
   // kept.
   int64_t memory_limit = 0;
   std::optional<DeviceModel> gpu;  // that passes are for; none: the first GPU, or the usual one
-  int64_t skip_bad = 0;  // samples that cannot be read and are skipped; one more ends the run
+  int64_t skip_bad = 0;            // samples that cannot be read and are skipped; one more ends the run
   // Seconds; 0: no limit. A sample that takes longer to read ends the run. If the thread that reads it does not return,
   // the process ends too: see set_end_handler() in base/process.h.
   double read_timeout = 20;

@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
-#include "io/sources/split_part.h"
 #include "io/sources/source.h"
+#include "io/sources/split_part.h"
 
 namespace arbalest {
 

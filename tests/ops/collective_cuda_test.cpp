@@ -37,9 +37,7 @@ struct Arrays {
       pointers.push_back(memory.back().data());
     }
   }
-  void fill(size_t i, const std::vector<T>& values) {
-    upload(pointers[i], values.data(), values.size() * sizeof(T));
-  }
+  void fill(size_t i, const std::vector<T>& values) { upload(pointers[i], values.data(), values.size() * sizeof(T)); }
   std::vector<T> values(size_t i, size_t count) const {
     std::vector<T> values(count);
     CUDA_CHECK(cudaMemcpy(values.data(), pointers[i], count * sizeof(T), cudaMemcpyDeviceToHost));

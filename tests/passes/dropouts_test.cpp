@@ -9,8 +9,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "graph/samples/exported_batch.h"
 #include "graph/op.h"
+#include "graph/samples/exported_batch.h"
 #include "ops/nn/random.h"
 #include "passes/recompute.h"
 #include "tests/passes/loop_run.h"

@@ -83,9 +83,8 @@ TEST_CASE("monitor: before any update the rate is not blamed") {
   Watched run;
   const auto fault = [&](int64_t iteration) {
     try {
-      run.monitor.report({.at = {1, iteration, 8 * iteration, 0.1},
-                          .learning_rate = 0.1,
-                          .sums = {8, std::nan(""), 4}});
+      run.monitor.report(
+          {.at = {1, iteration, 8 * iteration, 0.1}, .learning_rate = 0.1, .sums = {8, std::nan(""), 4}});
     } catch (const std::exception& error) {
       return std::string(error.what());
     }

@@ -73,9 +73,10 @@ void check_alike(Ranks& ranks, const std::vector<Fact>& facts) {
     if (same_name && at < facts.size() && facts[at].texts.at && !ranks.returns()) {
       find_difference(ranks, facts[at].texts, rank, there, expected);
     }
-    throw GraphError(fmt::format("{} differs from {}: {}: {}; expected as on {}: {}; {} lets each process work alone",
-                                 ranks.name(rank), ranks.name(0), name, there, ranks.name(0), expected,
-                                 set_to(SettingKey::WorldSize, "1")));
+    const std::string way = ranks.returns() ? "a rank comes back by the command line that it was started with"
+                                            : set_to(SettingKey::WorldSize, "1") + " lets each process work alone";
+    throw GraphError(fmt::format("{} differs from {}: {}: {}; expected as on {}: {}; {}", ranks.name(rank),
+                                 ranks.name(0), name, there, ranks.name(0), expected, way));
   }
 }
 

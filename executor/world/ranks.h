@@ -195,7 +195,7 @@ class Ranks {
     int looks_same = 0;  // for how many looks it has read nothing
   };
   struct Watched {
-    std::timed_mutex mutex;  // of the function, while it is called
+    std::mutex mutex;  // of the function, while it is called
     std::function<RankProgress()> progress;
     Standstill standstill;          // by number, at rank 0 of all, elsewhere of rank 0; under mutex_
     std::map<int, Reader> readers;  // by number; the looking thread's

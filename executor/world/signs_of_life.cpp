@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +16,22 @@
 #include "executor/world/ranks.h"
 
 namespace arbalest {
+
+namespace {
+
+// The lock, if it comes before `most` is over. GCC 12's ThreadSanitizer does not see a std::timed_mutex.
+std::unique_lock<std::mutex> lock_soon(std::mutex& mutex, std::chrono::milliseconds most) {
+  constexpr std::chrono::milliseconds kLook{5};
+  const auto until = std::chrono::steady_clock::now() + most;
+  std::unique_lock lock(mutex, std::try_to_lock);
+  while (!lock && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kLook);
+    lock.try_lock();
+  }
+  return lock;
+}
+
+}  // namespace
 
 void Ranks::show_life(Connection& connection, const std::optional<RankProgress>& progress) {
   try {
@@ -162,7 +180,7 @@ std::string Ranks::own_wait(int lost) const {
   if (lost == Loss::kUnknown || lost == number_) return "";
   constexpr auto kSoon = std::chrono::milliseconds(500);  // nobody else holds it for long, but a thread may hang
   std::optional<RankProgress> own;
-  if (const std::unique_lock calling(watched_.mutex, kSoon); calling && watched_.progress) own = watched_.progress();
+  if (const auto calling = lock_soon(watched_.mutex, kSoon); calling && watched_.progress) own = watched_.progress();
   const auto says = [this](const std::string& at, double seconds) {
     return fmt::format("; rank {} has waited for it at {}, for {:.1f} s", number_, at, seconds);
   };

@@ -42,7 +42,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
       prepared_(prepare(std::move(graph), options_)),
       observer_(events),
       monitor_(prepared_.program, options_.rules, events, prepared_.training->class_names()),
-      cache_(options.shared ? options.shared->devices() : make_device_cache()),
+      made_{options.shared ? options.shared->devices() : make_device_cache(), 0, {}},
       others_{RanksOfRun(options_)},
       trace_(options_) {
   const bool tunes = options.learners.per_device == 0;
@@ -125,13 +125,13 @@ SegmentOptions Training::segment_options() {
 void Training::make_segment(const Cursor& from) {
   const auto alone = while_set_up();
   ++made_.segments;
-  segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), cache_);
+  segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), made_.cache);
   const int64_t limit = options_.execution.memory_limit;
   while (limit > 0 && segment_->peak_bytes() > limit) {
     const int64_t workspace = segment_->workspace_bytes();
     segment_.reset();
     leave_for_workspace(prepared_, workspace, options_);
-    segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), cache_);
+    segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), made_.cache);
   }
   checkpoints_->set_layout(prepared_.program.training());
 }
@@ -277,8 +277,8 @@ RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
   RunFinished end;
   try {
     const bool over = is_over();
-    complete_ = segment_->at_end() && nothing_left();
-    if (!over && !complete_) {
+    ended_.complete = segment_->at_end() && nothing_left();
+    if (!over && !ended_.complete) {
       const auto began = std::chrono::steady_clock::now();
       const auto alone = while_set_up();
       segment_->bring_samples(stop);
@@ -286,7 +286,7 @@ RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
       monitor_.begin();  // anew: nothing has been trained so far
     }
     const bool stops = !others_.came_back && anywhere(stop.stop_requested());
-    const bool trains = !stops && !over && !complete_;  // otherwise nothing is left
+    const bool trains = !stops && !over && !ended_.complete;  // otherwise nothing is left
     if (trains) run_segments(stop);
     end = monitor_.finish(segment_->position(), monitor_.seconds(), why_ended());
     if (end.reason == RunEnd::Interrupted) end.interrupted_by = who_interrupted(stop);
@@ -298,7 +298,7 @@ RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
     if (end.best_epoch > 0 && end.best_error.empty()) end.best_weights = options_.files.save_best;
     end.learners = prepared_.request.learners;
     end.tuning = search_ && !search_->done();
-    end_with(end, trains && !stopped_);
+    end_with(end, trains && !ended_.stopped);
   } catch (...) {
     trace_.write_failed();
     throw;
@@ -350,7 +350,7 @@ bool Training::is_over() const {
 RunEnd Training::why_ended() const {
   if (monitor_.all_targets_reached()) return RunEnd::Until;
   if (monitor_.out_of_patience()) return RunEnd::Patience;
-  return stopped_.value_or(complete_ ? RunEnd::Complete : RunEnd::Interrupted);
+  return ended_.stopped.value_or(ended_.complete ? RunEnd::Complete : RunEnd::Interrupted);
 }
 
 bool Training::time_is_up() const {
@@ -375,7 +375,7 @@ std::optional<int64_t> Training::rest(const std::stop_token& stop) {
   if (!divergence_->is_finite(*segment_, *checkpoints_) || segment_is_over()) return std::nullopt;
   const bool stops = anywhere(stop.stop_requested());
   if (stops || anywhere(time_is_up())) {
-    stopped_ = stops ? RunEnd::Interrupted : RunEnd::TimeLimit;
+    ended_.stopped = stops ? RunEnd::Interrupted : RunEnd::TimeLimit;
     checkpoints_->take(parts(), RunEnd::Unknown);
     return std::nullopt;
   }
@@ -420,15 +420,15 @@ bool Training::run_segment(const std::stop_token& stop) {
     roll_back(divergence_->located(*segment_->reports().diverged(), *segment_));
     return false;
   }
-  if (stopped_ || is_over()) return true;
-  complete_ = nothing_left();
+  if (ended_.stopped || is_over()) return true;
+  ended_.complete = nothing_left();
   const bool changes = search_ && search_->learners() != prepared_.request.learners;
   const bool stops = anywhere(stop.stop_requested());
-  if (!complete_ && !stops && takes_back) {
+  if (!ended_.complete && !stops && takes_back) {
     take_back();
     return false;
   }
-  if (complete_ || stops || (!changes && !segment_->complete())) return true;
+  if (ended_.complete || stops || (!changes && !segment_->complete())) return true;
   const bool due = !search_ && checkpoints_->wants(segment_->iterations());
   if (anywhere(due)) checkpoints_->take(parts(), RunEnd::Unknown);
   next_segment();

@@ -78,12 +78,12 @@ class Training {
   EventQueue& observer_;
   Monitor monitor_;
   std::unique_ptr<LearnerSearch> search_;  // if the number of learners is to be found
-  const std::shared_ptr<DeviceCache> cache_;
-  std::unique_ptr<Segment> segment_;
   struct Made {
-    int64_t segments = 0;           // made so far
-    std::optional<LeftState> left;  // of the segment before, while the next one is made
+    std::shared_ptr<DeviceCache> cache;  // data on devices, for all segments
+    int64_t segments = 0;                // made so far
+    std::optional<LeftState> left;       // of the segment before, while the next one is made
   } made_;
+  std::unique_ptr<Segment> segment_;
   struct Others {
     RanksOfRun ranks;
     bool take_back = false;  // some have come back, and the segment rests to take them in
@@ -93,8 +93,10 @@ class Training {
   RunTrace trace_;
   std::optional<DivergencePolicy> divergence_;
   std::optional<Checkpoints> checkpoints_;
-  bool complete_ = false;          // nothing is left to train
-  std::optional<RunEnd> stopped_;  // the run was brought to rest before its end
+  struct Ended {
+    bool complete = false;          // nothing is left to train
+    std::optional<RunEnd> stopped;  // the run was brought to rest before its end
+  } ended_;
 };
 
 }  // namespace arbalest

@@ -39,15 +39,13 @@ Ranks::Parts unpacked(const std::string& bytes, size_t count) {
 Ranks::Ranks(const WorldSettings& settings) : Ranks(settings, meet(settings)) {}
 
 Ranks::Ranks(const WorldSettings& settings, Met met)
-    : number_(settings.rank),
-      connections_(std::make_move_iterator(met.connections.begin()), std::make_move_iterator(met.connections.end())),
-      hosts_(std::move(met.hosts)),
-      own_address_(std::move(met.own_address)) {
-  there_.rank = number_;
-  there_.numbers.resize(hosts_.size());
+    : own_{settings.rank, std::move(met.own_address), std::move(met.hosts)},
+      connections_(std::make_move_iterator(met.connections.begin()), std::make_move_iterator(met.connections.end())) {
+  there_.rank = own_.number;
+  there_.numbers.resize(own_.hosts.size());
   std::iota(there_.numbers.begin(), there_.numbers.end(), 0);
-  losses_.gone.resize(hosts_.size());
-  losses_.ready.resize(hosts_.size());
+  losses_.gone.resize(own_.hosts.size());
+  losses_.ready.resize(own_.hosts.size());
   back_.settings = settings;
   back_.door = std::move(met.door);
   back_.returns = met.returns;
@@ -80,7 +78,7 @@ Ranks::~Ranks() {
   // A thread that reads a connection may hang. Sends take up to silence() each.
   const TimedLook last_resort = look_after(2 * silence() + alive(), [this] {
     std::string why = "the run has ended";
-    if (const std::unique_lock known(mutex_, std::try_to_lock); known && lost_) why = *lost_;
+    if (const std::unique_lock known(mutex_, std::try_to_lock); known && losses_.first) why = *losses_.first;
     end_process(why + "; a thread that reads a connection has not ended");
   });
   forget();
@@ -115,11 +113,11 @@ std::shared_ptr<Connection> Ranks::connection(int number) const {
 }
 
 std::string Ranks::name_of(int number) const {
-  return fmt::format("rank {} on {}", number, printable(hosts_[size_t(number)]));
+  return fmt::format("rank {} on {}", number, printable(own_.hosts[size_t(number)]));
 }
 
 int Ranks::on_this_host() const {
-  const auto here = [this](int number) { return hosts_[size_t(number)] == hosts_[size_t(number_)]; };
+  const auto here = [this](int number) { return own_.hosts[size_t(number)] == own_.hosts[size_t(own_.number)]; };
   return int(std::count_if(there_.numbers.begin(), there_.numbers.end(), here));
 }
 
@@ -239,7 +237,7 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
       const std::optional<int> lost =
           read_number<int>(frame.key.substr(std::min(std::strlen(kLeft), frame.key.size())));
       std::string told = printable(frame.bytes, true);
-      const bool of_own_silence = !lost && told.starts_with(name_of(number_));
+      const bool of_own_silence = !lost && told.starts_with(name_of(own_.number));
       if (const std::string silent = own_silence(); of_own_silence && !silent.empty()) told += "; " + silent;
       return lose({told, from, lost.value_or(Loss::kUnknown), left ? Outcome::Left : Outcome::Over});
     }
@@ -262,7 +260,7 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
     }
     waiting->here[rank] = true;
     waiting->parts[rank] = std::move(part);
-    if (from == number_) {
+    if (from == own_.number) {
       waiting->then = std::move(then);
       waiting->forgotten = calls_.forgotten;
       waiting->awaited = awaited;
@@ -281,7 +279,7 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
 // all have is thereby not the reason why others end.
 void Ranks::finish(const std::string& key, Waiting waiting) {
   if (key == kEnd) ended_ = true;
-  std::unique_lock listening(listening_, std::defer_lock);
+  std::unique_lock listening(listening_.mutex, std::defer_lock);
   if (waiting.whole) {
     listening.lock();
     const std::string bytes = packed(waiting.parts);
@@ -318,8 +316,8 @@ Ranks::Parts Ranks::wait_for(const std::string& key, std::string part, bool whol
     exchange(key, std::move(part), then);
   }
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return found->has_value() || lost_; });
-  if (!*found) throw RunError(*lost_);
+  changed_.wait(lock, [&] { return found->has_value() || losses_.first; });
+  if (!*found) throw RunError(*losses_.first);
   return std::move(**found);
 }
 
@@ -355,8 +353,8 @@ Ranks::ClockReading Ranks::read_clock() {
     const int64_t sent = steady_ns();
     send(*connection(0), Frame::Kind::Clock, kClock, {});
     lock.lock();
-    changed_.wait(lock, [&] { return answer->came > 0 || lost_; });
-    if (answer->came == 0) throw RunError(*lost_);
+    changed_.wait(lock, [&] { return answer->came > 0 || losses_.first; });
+    if (answer->came == 0) throw RunError(*losses_.first);
     const int64_t error = (answer->came - sent + 1) / 2;
     if (error < best.error) best = {sent + error, answer->there, error};
   }
@@ -391,7 +389,7 @@ void Ranks::call(int64_t number) {
 // first after which nobody may go on. Each rank adds to its own message what it waits for.
 void Ranks::lose(const Loss& loss) {
   const std::string here = loss.message + own_wait(loss.lost);
-  const std::scoped_lock listening(listening_);
+  const std::scoped_lock listening(listening_.mutex);
   const bool over = loss.outcome == Outcome::Over;
   const int from = loss.from;
   bool known = false;
@@ -399,10 +397,10 @@ void Ranks::lose(const Loss& loss) {
     const std::scoped_lock lock(mutex_);
     if (first() && !over) losses_.gone[size_t(from)] = true;
     changed_.notify_all();
-    if (lost_ && (!over || losses_.over)) return;
+    if (losses_.first && (!over || losses_.over)) return;
     if (over) losses_.over = here;
-    known = lost_.has_value();
-    if (!known) lost_ = here;
+    known = losses_.first.has_value();
+    if (!known) losses_.first = here;
   }
   const Connections all = first() ? connections() : Connections();
   for (size_t number = 1; number < all.size(); ++number) {
@@ -412,7 +410,7 @@ void Ranks::lose(const Loss& loss) {
   }
   // The lost rank may only have been stopped, or stand still in part, and hears why it is alone.
   if (size_t(from) < all.size() && from > 0) all[size_t(from)]->send_last_words(loss.message);
-  if (listener_ && !known) listener_(here);
+  if (listening_.lost && !known) listening_.lost(here);
 }
 
 std::vector<int> Ranks::go_on(bool take_back) {
@@ -427,13 +425,13 @@ std::vector<int> Ranks::go_on(bool take_back) {
     return {};
   }
   const auto awaited = [this](int number) {
-    return number != number_ && !losses_.gone[size_t(number)] && !losses_.ready[size_t(number)];
+    return number != own_.number && !losses_.gone[size_t(number)] && !losses_.ready[size_t(number)];
   };
   changed_.wait(lock,
                 [&] { return losses_.over || std::none_of(there_.numbers.begin(), there_.numbers.end(), awaited); });
   lock.unlock();
   // Messages about this loss go out before, and those about another one after.
-  const std::scoped_lock listening(listening_);
+  const std::scoped_lock listening(listening_.mutex);
   std::vector<int> left, back;
   {
     const std::scoped_lock again(mutex_);
@@ -455,20 +453,20 @@ std::vector<int> Ranks::go_on(bool take_back) {
   numbers.array(left);
   begin_again(left);
   for (const int number : left) {
-    if (number != number_) send(*connection(number), Frame::Kind::Begin, {}, numbers.bytes);
+    if (number != own_.number) send(*connection(number), Frame::Kind::Begin, {}, numbers.bytes);
   }
   return back;
 }
 
 void Ranks::begin_again(std::vector<int> numbers) {
   const std::scoped_lock lock(mutex_);
-  const auto own = std::find(numbers.begin(), numbers.end(), number_);
+  const auto own = std::find(numbers.begin(), numbers.end(), own_.number);
   if (own == numbers.end()) throw RunError("it goes on without this rank");
   there_.rank = int(own - numbers.begin());
   there_.numbers = std::move(numbers);
   ++there_.era;
   waiting_.clear();
-  lost_.reset();
+  losses_.first.reset();
   watched_.standstill.forget_all();
   watched_.pauses.forget();
   back_.returns = false;
@@ -477,14 +475,14 @@ void Ranks::begin_again(std::vector<int> numbers) {
 }
 
 void Ranks::listen(std::function<void(const std::string&)> lost) {
-  const std::scoped_lock listening(listening_);
-  listener_ = std::move(lost);
-  if (const std::optional<std::string> why = this->lost(); why && listener_) listener_(*why);
+  const std::scoped_lock listening(listening_.mutex);
+  listening_.lost = std::move(lost);
+  if (const std::optional<std::string> why = this->lost(); why && listening_.lost) listening_.lost(*why);
 }
 
 std::optional<std::string> Ranks::lost() const {
   const std::scoped_lock lock(mutex_);
-  return lost_;
+  return losses_.first;
 }
 
 bool Ranks::over() const {
@@ -494,21 +492,22 @@ bool Ranks::over() const {
 
 std::optional<std::string> Ranks::find_out(std::optional<std::chrono::milliseconds> longest) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, longest.value_or(loss_known_after()), [&] { return lost_ || closing_.load(); });
-  return lost_;
+  changed_.wait_for(lock, longest.value_or(loss_known_after()), [&] { return losses_.first || closing_.load(); });
+  return losses_.first;
 }
 
 void Ranks::fail(const std::string& message) {
   {
     const std::scoped_lock lock(mutex_);
-    const bool known = lost_ && (losses_.over || message.find(*lost_) != message.npos);
+    const bool known = losses_.first && (losses_.over || message.find(*losses_.first) != message.npos);
     if (known || ended_.load()) return;
     losses_.over = message;
-    if (!lost_) lost_ = message;
+    if (!losses_.first) losses_.first = message;
     changed_.notify_all();
   }
   for (const auto& connection : connections()) {
-    if (connection) send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name_of(number_), message));
+    if (connection)
+      send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name_of(own_.number), message));
   }
 }
 

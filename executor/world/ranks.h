@@ -37,11 +37,11 @@ class Ranks {
   int rank() const { return there_.rank; }
   int era() const { return there_.era; }  // how often ranks have counted anew
   int size() const { return int(there_.numbers.size()); }
-  bool first() const { return number_ == 0; }
+  bool first() const { return own_.number == 0; }
   int number(int rank) const { return there_.numbers[size_t(rank)]; }
-  const std::string& host(int rank) const { return hosts_[size_t(number(rank))]; }
+  const std::string& host(int rank) const { return own_.hosts[size_t(number(rank))]; }
   const WorldSettings& settings() const { return back_.settings; }
-  const std::string& own_address() const { return own_address_; }     // an interface that other ranks reach
+  const std::string& own_address() const { return own_.address; }     // an interface that other ranks reach
   std::string name(int rank) const { return name_of(number(rank)); }  // "rank 2 on node07", by its number
   std::string name_of(int number) const;
   int on_this_host() const;  // ranks, this one included
@@ -151,11 +151,13 @@ class Ranks {
   void send(Connection& connection, Frame::Kind kind, std::string_view key, std::string_view bytes);
   std::vector<std::string> wait_for(const std::string& key, std::string part, bool whole);
 
-  const int number_;                      // of this rank
-  Connections connections_;               // as Met has them; changed under the mutex
-  const std::vector<std::string> hosts_;  // by number
-  const std::string own_address_;
-  struct There {  // changed under the mutex, while this rank waits in go_on()
+  const struct Own {
+    int number = 0;
+    std::string address;
+    std::vector<std::string> hosts;  // of all ranks, by number
+  } own_;
+  Connections connections_;  // as Met has them; changed under the mutex
+  struct There {             // changed under the mutex, while this rank waits in go_on()
     int rank = 0, era = 0;
     std::vector<int> numbers;  // of all ranks that are there, in order
   } there_;
@@ -163,8 +165,8 @@ class Ranks {
   mutable std::condition_variable changed_;
   // By key, the first one first: a rank may be ahead with gather(). Elsewhere than at rank 0 there is only `then`.
   std::map<std::string, std::deque<Waiting>> waiting_;
-  std::optional<std::string> lost_;
   struct Losses {
+    std::optional<std::string> first;
     std::optional<std::string> over;  // why nobody can go on
     bool begun = false;               // rank 0 has said who is left
     // At rank 0, by number: which ranks are lost for good, and which have called go_on().
@@ -183,12 +185,14 @@ class Ranks {
     std::map<int, Visit> visits;                     // by number
     std::thread keeper;                              // of the door
   } back_;
-  std::function<void(const std::string&)> listener_;
+  struct Listening {
+    std::mutex mutex;  // of the function, and of what others are told meanwhile
+    std::function<void(const std::string&)> lost;
+  } listening_;
   struct Calls {
     std::mutex under_way;   // of a Then
     int64_t forgotten = 0;  // calls of forget(); changed under both mutexes
   } calls_;
-  std::mutex listening_;
   struct Reader {        // of a connection, as it was at the last look
     int64_t bytes = 0;   // that it had read
     int looks_down = 0;  // for how many looks the connection has been down

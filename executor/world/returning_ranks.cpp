@@ -42,22 +42,22 @@ void Ranks::keep_door() {
 
 // Why a rank is not let in; "": it is.
 std::string Ranks::why_not(const Visitor& visitor) const {
-  const int number = visitor.rank, size = int(hosts_.size());
+  const int number = visitor.rank, size = int(own_.hosts.size());
   if (visitor.size != size)
     return fmt::format("is of a world of {} ranks, and the run of one of {}", visitor.size, size);
   if (number < 0 || number >= size) return "there is no such rank";
   if (number == 0 || !losses_.gone[size_t(number)] || back_.visits.contains(number)) {
     return fmt::format("{} is there, and would be there twice", name_of(number));
   }
-  if (visitor.host == hosts_[size_t(number)]) return "";
-  return fmt::format("was on {} before; expected the same host, by its name or {}", printable(hosts_[size_t(number)]),
-                     kHostVariable);
+  if (visitor.host == own_.hosts[size_t(number)]) return "";
+  return fmt::format("was on {} before; expected the same host, by its name or {}",
+                     printable(own_.hosts[size_t(number)]), kHostVariable);
 }
 
 void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection) {
   constexpr auto kKnown = std::chrono::seconds(2);  // until the loss of a rank that was killed is known
   const int number = visitor.rank;
-  const bool counts = number > 0 && number < int(hosts_.size());
+  const bool counts = number > 0 && number < int(own_.hosts.size());
   std::string refused;
   {
     std::unique_lock lock(mutex_);
@@ -71,8 +71,8 @@ void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& co
   }
   connection->set_patience(silence());
   try {
-    send_hosts(*connection, hosts_, own_address_, true);  // nothing may come before it, no sign of life either
-  } catch (const RunError& error) {                       // it is gone already
+    send_hosts(*connection, own_.hosts, own_.address, true);  // nothing may come before it, no sign of life either
+  } catch (const RunError& error) {                           // it is gone already
     return warn(fmt::format("{} does not come back: {}", name_of(number), error.what()));
   }
   {
@@ -94,7 +94,7 @@ bool Ranks::visits(int number) const {
 
 // Answers a rank that comes back with what all had told before they began.
 void Ranks::answer(int visitor, Connection& connection, Frame frame) {
-  Parts parts(hosts_.size());
+  Parts parts(own_.hosts.size());
   switch (frame.kind) {
     case Frame::Kind::Part: {
       const bool whole = !frame.bytes.empty() && frame.bytes.back() == 'w';

@@ -95,8 +95,8 @@ std::string Ranks::own_silence() const {
   const std::scoped_lock lock(mutex_);
   const SteadyTime::duration pause = watched_.pauses.recent(std::chrono::steady_clock::now());
   if (pause < silence()) return "";
-  return fmt::format("{} was itself silent for {:.1f} s, because it was stopped or had no processor", name_of(number_),
-                     std::chrono::duration<double>(pause).count());
+  return fmt::format("{} was itself silent for {:.1f} s, because it was stopped or had no processor",
+                     name_of(own_.number), std::chrono::duration<double>(pause).count());
 }
 
 // A thread that waits for bytes in vain gives its connection up after silence(), and one whose connection is down tells
@@ -110,7 +110,7 @@ void Ranks::look_for_dead_readers() {
     for (const int number : there_.numbers) {
       if (size_t(number) >= connections_.size()) continue;  // rank 0 alone has one with each
       const auto& connection = connections_[size_t(number)];
-      const bool watched = connection && !lost_ && !ended_.load(), down = watched && connection->is_down();
+      const bool watched = connection && !losses_.first && !ended_.load(), down = watched && connection->is_down();
       const int64_t bytes = watched ? connection->bytes_read() : 0;
       Reader& reader = watched_.readers[number];
       const bool same = watched && std::exchange(reader.bytes, bytes) == bytes;
@@ -125,7 +125,7 @@ void Ranks::look_for_dead_readers() {
     }
   }
   for (const auto& [number, how] : found) {
-    lose({fmt::format("{} stands still in part: its own thread that reads from {} {}", name_of(number_),
+    lose({fmt::format("{} stands still in part: its own thread that reads from {} {}", name_of(own_.number),
                       name_of(number), how),
           number, number, first() ? Outcome::Left : Outcome::Over});
     connection(number)->shut_down();
@@ -142,7 +142,7 @@ void Ranks::look_for_standstill(std::optional<RankProgress> own) {
   {
     const std::scoped_lock lock(mutex_);
     if (!own) return watched_.standstill.forget(0);
-    if (lost_) return;
+    if (losses_.first) return;
     watched_.standstill.hear(0, std::move(*own), std::chrono::steady_clock::now());
     found = watched_.standstill.find(int(there_.numbers.size()));
   }
@@ -177,18 +177,18 @@ std::string Ranks::last_place(int lost) const {
 
 // The second is each rank's own: "; rank 0 has waited for it at all-reduce gradients 0, step 7, for 0.2 s".
 std::string Ranks::own_wait(int lost) const {
-  if (lost == Loss::kUnknown || lost == number_) return "";
+  if (lost == Loss::kUnknown || lost == own_.number) return "";
   constexpr auto kSoon = std::chrono::milliseconds(500);  // nobody else holds it for long, but a thread may hang
   std::optional<RankProgress> own;
   if (const auto calling = lock_soon(watched_.mutex, kSoon); calling && watched_.progress) own = watched_.progress();
   const auto says = [this](const std::string& at, double seconds) {
-    return fmt::format("; rank {} has waited for it at {}, for {:.1f} s", number_, at, seconds);
+    return fmt::format("; rank {} has waited for it at {}, for {:.1f} s", own_.number, at, seconds);
   };
   const std::scoped_lock lock(mutex_);
   const auto place_of = [this](int number) {
     return std::lower_bound(there_.numbers.begin(), there_.numbers.end(), number) - there_.numbers.begin();
   };
-  const auto rank = size_t(place_of(lost)), here = size_t(place_of(number_));
+  const auto rank = size_t(place_of(lost)), here = size_t(place_of(own_.number));
   for (const RankProgress::Wait& wait : own ? own->waits : std::vector<RankProgress::Wait>()) {
     if (std::find(wait.ranks.begin(), wait.ranks.end(), int(rank)) != wait.ranks.end()) {
       return says(wait.at, wait.seconds);
@@ -203,7 +203,7 @@ std::string Ranks::own_wait(int lost) const {
     }
   }
   const std::string at = own && !own->at.empty() ? " and is at " + own->at : "";
-  return fmt::format("; rank {} waits for nothing from it{}", number_, at);
+  return fmt::format("; rank {} waits for nothing from it{}", own_.number, at);
 }
 
 }  // namespace arbalest

@@ -212,11 +212,13 @@ class Counter {
       // Records of values are as long as what they record: only what hides its members is held to their number.
       const std::string outer = class_name.empty() || class_name == kRecord ? "" : class_name + "::";
       scope(here.has("class", tokens_) ? outer + name : kRecord);
-      if (text(at_) != ";") {  // `struct {...} x;`
-        while (at_ < tokens_.size() && text(at_) != ";") ++at_;
+      int64_t members = 0;  // of `struct {...} x;`
+      for (bool names = true; at_ < tokens_.size() && text(at_) != ";"; ++at_) {
+        if (names && is_word(at_)) ++members;
+        names = text(at_) == ",";
       }
       ++at_;
-      return 0;
+      return class_name.empty() ? 0 : members;
     }
     at_ = closed(open);
     if (function) {
@@ -329,6 +331,8 @@ TEST_CASE("sizes are counted as the compiler would") {
   CHECK(sizes_of("class A : public B {\n public:\n int f() { return 1; }\n private:\n" + members + "};")
             .members.at("A") == 16);
   CHECK(sizes_of("struct A {\n" + members + "};").members.empty());
+  CHECK(sizes_of("class A {\n" + members.substr(0, members.rfind("std")) + "struct { int e; } a; };").members.empty());
+  CHECK(sizes_of("class A {\n" + members + "struct B { int e; } a = {1}, b{}; };").members.at("A") == 18);
   CHECK(
       sizes_of("class A {\n std::function<int(int)> f;\n int g(int, int) const;\n static int h;\n};").members.empty());
 }

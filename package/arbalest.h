@@ -19,6 +19,7 @@
 #include "executor/session/session.h"
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
+#include "io/open/open_source.h"
 #include "io/sources/memory_source.h"
 #include "io/sources/source.h"
 #include "ops/builtin_ops.h"

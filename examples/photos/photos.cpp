@@ -9,6 +9,7 @@
 
 #include "examples/photos/photos.h"
 #include "executor/session/session.h"
+#include "io/open/open_source.h"
 
 namespace arbalest {
 namespace {

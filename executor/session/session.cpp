@@ -16,6 +16,7 @@
 #include "executor/session/shared_resources.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
 #include "ops/check/lints.h"

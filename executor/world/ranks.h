@@ -186,7 +186,7 @@ class Ranks {
     std::thread keeper;                              // of the door
   } back_;
   struct Listening {
-    std::mutex mutex;  // of the function, and of what others are told meanwhile
+    std::mutex mutex;  // of the function, and of messages to others about a loss
     std::function<void(const std::string&)> lost;
   } listening_;
   struct Calls {

@@ -25,6 +25,7 @@
 #include "io/photos/file_source.h"
 #include "io/photos/held_out.h"
 #include "io/photos/photo_files.h"
+#include "io/photos/schemes.h"
 #include "io/sources/schemes.h"
 #include "io/sources/split_part.h"
 

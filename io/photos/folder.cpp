@@ -22,6 +22,7 @@
 #include "io/photos/folder_listing.h"
 #include "io/photos/held_out.h"
 #include "io/photos/photo_files.h"
+#include "io/photos/schemes.h"
 #include "io/sources/passed_over.h"
 #include "io/sources/schemes.h"
 

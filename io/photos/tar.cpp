@@ -19,6 +19,7 @@
 #include "io/photos/empty_classes.h"
 #include "io/photos/open_files.h"
 #include "io/photos/photo_files.h"
+#include "io/photos/schemes.h"
 #include "io/photos/shards.h"
 #include "io/sources/schemes.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The schemes that come with the library; each is opened and described in the file named after it (cifar10 and cifar100
-// in cifar.cpp), here or in io/photos. Internal to io.
+// This room's schemes; each is opened and described in the file named after it (cifar10 and cifar100 in cifar.cpp).
+// Internal to io.
 
 #include <filesystem>
 #include <memory>
@@ -20,9 +20,6 @@ DescribedScheme synthetic_scheme();
 DescribedScheme glyphs_scheme();
 DescribedScheme tensors_scheme();
 DescribedScheme npy_scheme();
-DescribedScheme folder_scheme();
-DescribedScheme csv_scheme();
-DescribedScheme tar_scheme();
 
 // find_file() for a file that a split cannot do without. Throws MissingSplit.
 std::filesystem::path find_split_file(const std::string& what, std::span<const std::filesystem::path> folders,

@@ -33,10 +33,4 @@ struct DescribedScheme {
 // A scheme whose options are the documented ones.
 DescribedScheme described(SourceScheme scheme, SourceDoc doc);
 
-// Makes a scheme known as register_source() of a scheme alone does, and described.
-void register_described(DescribedScheme described);
-
-// All schemes, those of the library first.
-std::vector<DescribedScheme> source_schemes();
-
 }  // namespace arbalest

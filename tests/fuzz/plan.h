@@ -8,6 +8,7 @@
 #include "executor/plan/make_plan.h"
 #include "executor/session/session.h"
 #include "graph/op.h"
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "tests/fuzz/target.h"
 #include "tools/command/graph_listing.h"

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "tests/fuzz/target.h"
 #include "tests/io/read_everything.h"

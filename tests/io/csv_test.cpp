@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "io/open/open_source.h"
 #include "io/sources/passed_over.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"

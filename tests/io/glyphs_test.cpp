@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"

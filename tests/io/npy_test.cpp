@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "io/formats/npy.h"
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
 

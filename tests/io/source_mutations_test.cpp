@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "tests/io/read_everything.h"
 #include "tests/io/tar_writer.h"

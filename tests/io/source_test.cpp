@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "io/open/open_source.h"
 #include "io/sources/field_values.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"

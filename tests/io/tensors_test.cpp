@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "io/formats/safetensors.h"
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
 

@@ -15,6 +15,7 @@
 #include "base/files/output_lock.h"
 #include "io/formats/safetensors.h"
 #include "io/images/image.h"
+#include "io/open/open_source.h"
 #include "tests/io/image_files.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"

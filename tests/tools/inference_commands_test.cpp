@@ -11,6 +11,7 @@
 
 #include "graph/file/graph_file.h"
 #include "io/formats/safetensors.h"
+#include "io/open/open_source.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"

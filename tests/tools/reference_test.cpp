@@ -18,7 +18,8 @@
 #include <sstream>
 
 #include "graph/op.h"
-#include "io/sources/source_doc.h"
+#include "io/open/open_source.h"
+#include "io/open/schemes.h"
 #include "ops/builtin_ops.h"
 #include "tests/tools/command_line.h"
 #include "tools/start/describe.h"

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "executor/console/terminal.h"
-#include "io/sources/source_doc.h"
+#include "io/open/schemes.h"
 #include "tools/start/describe.h"
 
 namespace arbalest {

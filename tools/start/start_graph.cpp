@@ -12,6 +12,7 @@
 #include "base/files/atomic_file.h"
 #include "base/process.h"
 #include "graph/graph.h"
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "io/sources/field_values.h"
 #include "io/sources/source.h"

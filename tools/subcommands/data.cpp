@@ -16,6 +16,7 @@
 #include "executor/console/terminal.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/session.h"
+#include "io/open/open_source.h"
 #include "io/sources/passed_over.h"
 #include "io/sources/source.h"
 #include "tools/command/commands.h"

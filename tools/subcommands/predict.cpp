@@ -18,6 +18,7 @@
 #include "executor/inference/inference.h"
 #include "graph/op.h"
 #include "io/formats/csv_field.h"
+#include "io/open/open_source.h"
 #include "io/photos/file_list.h"
 #include "io/sources/sample_index.h"
 #include "ops/loss/operands.h"

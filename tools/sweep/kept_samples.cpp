@@ -12,6 +12,7 @@
 #include "executor/session/session.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
+#include "io/open/open_source.h"
 #include "io/sources/source.h"
 #include "ops/names.h"
 #include "tools/command/session_setup.h"

@@ -14,6 +14,7 @@
 #include "base/files/file.h"
 #include "base/random.h"
 #include "executor/run/host_tasks.h"
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"

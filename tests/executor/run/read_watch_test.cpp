@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "io/open/open_source.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/run/child_process.h"
 #include "tests/io/test_folder.h"

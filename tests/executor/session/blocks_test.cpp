@@ -10,6 +10,7 @@
 #include <set>
 
 #include "executor/inference/inference.h"
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"
 

@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "base/random.h"
 #include "executor/training/checkpoint_folder.h"
+#include "io/open/open_source.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"

@@ -11,6 +11,7 @@
 #include "base/files/file.h"
 #include "executor/training/checkpoint_folder.h"
 #include "io/formats/safetensors.h"
+#include "io/open/open_source.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"

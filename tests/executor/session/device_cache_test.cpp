@@ -19,6 +19,7 @@
 #include "executor/session/reading.h"
 #include "executor/trace/trace_file.h"
 #include "executor/training/checkpoint_folder.h"
+#include "io/open/open_source.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"

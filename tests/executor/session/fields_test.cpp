@@ -9,6 +9,7 @@
 #include "base/files/file.h"
 #include "base/random.h"
 #include "dsl/dsl.h"
+#include "io/open/open_source.h"
 #include "io/sources/memory_source.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"

@@ -12,6 +12,7 @@
 
 #include "executor/session/monitor.h"
 #include "io/formats/safetensors.h"
+#include "io/open/open_source.h"
 #include "ops/builtin_ops.h"
 #include "ops/cpu.h"
 #include "tests/executor/fixture.h"

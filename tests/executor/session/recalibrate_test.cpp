@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "executor/run/host_tasks.h"
 #include "io/formats/safetensors.h"
+#include "io/open/open_source.h"
 #include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/batch.h"

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "executor/session/state.h"
+#include "io/open/open_source.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/batch.h"
 #include "tests/io/test_folder.h"

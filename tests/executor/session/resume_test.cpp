@@ -8,6 +8,7 @@
 #include <map>
 
 #include "executor/segment/segment.h"
+#include "io/open/open_source.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"

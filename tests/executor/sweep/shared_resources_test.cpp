@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "io/open/open_source.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;

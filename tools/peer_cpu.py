@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LeNet and ResNet-20 on the CPU in TensorFlow and PyTorch: the peers of `arbalest bench scaling --devices cpu:0`.
 
-The networks of examples/, trained by SGD with momentum and weight decay, in fp32, on all cores, with oneDNN's kernels. Data
-is in memory already, as floats. Prints the median rate of five windows.
+The networks of examples/, trained by SGD with momentum and weight decay, in fp32, on all cores, with oneDNN's kernels.
+Data is in memory already, as floats. Prints the median rate of five windows.
 """
 import argparse
 import os
@@ -64,7 +64,8 @@ def torch_step(name, images, labels, compiled):
     class Block(nn.Module):
         def __init__(self, inputs, filters, stride):
             super().__init__()
-            self.trunk = nn.Sequential(*conv_norm(inputs, filters, 3, stride), nn.ReLU(), *conv_norm(filters, filters, 3))
+            self.trunk = nn.Sequential(*conv_norm(inputs, filters, 3, stride), nn.ReLU(),
+                                       *conv_norm(filters, filters, 3))
             self.shortcut = nn.Sequential(*(conv_norm(inputs, filters, 1, stride) if stride > 1 else []))
 
         def forward(self, x):
@@ -105,7 +106,8 @@ def above_zero(kind):
         except ValueError:
             value = 0
         if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"found '{text}', expected a{' whole' if kind is int else ''} number above 0")
+            whole = " whole" if kind is int else ""
+            raise argparse.ArgumentTypeError(f"found '{text}', expected a{whole} number above 0")
         return value
     return parse
 
@@ -140,7 +142,8 @@ def main():
         wait(loss)
         rates.append(batch * steps / (time.perf_counter() - began))
     rates.sort()
-    print(f"{version}, {options.model}, batch {batch}: {rates[2]:.0f} images/s (windows {rates[0]:.0f} to {rates[-1]:.0f})")
+    print(f"{version}, {options.model}, batch {batch}: {rates[2]:.0f} images/s "
+          f"(windows {rates[0]:.0f} to {rates[-1]:.0f})")
 
 
 if __name__ == "__main__":

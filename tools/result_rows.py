@@ -15,8 +15,8 @@ NONE = "–"  # a cell without a value
 RATES = "Arbalest, images/s", "PyTorch, images/s"
 PEAKS = "peak, GiB", "PyTorch's peak, GiB"
 SETUPS = "set-up, s", "PyTorch's set-up, s"
-COMPARED = ("model", "logits", "gradients, median (worst) / PyTorch", "losses of ten steps / PyTorch", "export in onnxruntime",
-            "loss, first → tenth", "commit", "card")
+COMPARED = ("model", "logits", "gradients, median (worst) / PyTorch", "losses of ten steps / PyTorch",
+            "export in onnxruntime", "loss, first → tenth", "commit", "card")
 WALL = ("model", "batch", *RATES, "ratio", *PEAKS, *SETUPS, "correct", "commit", "remark")
 
 
@@ -37,8 +37,8 @@ def read_lines(path):
 
 
 def read(path):
-    """The head and the rows. Raises Wrong where a row does not have the columns that the head states, or the wall two of one
-    model and batch."""
+    """The head and the rows. Raises Wrong where a row does not have the columns that the head states, or the wall two
+    of one model and batch."""
     head, rows = read_lines(path)
     own = [column for column in head["columns"] if column not in head.get("judged", [])]
     for number, row in enumerate(rows, 2):
@@ -48,7 +48,8 @@ def read(path):
         keys = [(row["model"], row["batch"]) for row in rows]
         twice = [number for number, key in enumerate(keys, 2) if key in keys[: number - 2]]
         if twice:
-            raise Wrong(f"{path.name}: line {twice[0]} is another row of {' at batch '.join(map(str, keys[twice[0] - 2]))}")
+            row_of = " at batch ".join(map(str, keys[twice[0] - 2]))
+            raise Wrong(f"{path.name}: line {twice[0]} is another row of {row_of}")
     return head, rows
 
 
@@ -59,8 +60,8 @@ def write(path, head, rows):
 
 
 def put(path, row, keys, order=None):
-    """Puts the row in the place of that with the same values of `keys`, or after all, then in order. The head's date becomes
-    one from the first row to the last."""
+    """Puts the row in the place of that with the same values of `keys`, or after all, then in order. The head's date
+    becomes one from the first row to the last."""
     head, rows = read(path)
     same = [i for i, other in enumerate(rows) if all(other[key] == row[key] for key in keys)]
     at = same[0] if same else len(rows)
@@ -89,12 +90,13 @@ def check_into(parser, options, columns):
     except (Wrong, OSError) as error:
         parser.error(f"--into: {error}")
     if head["columns"] != list(columns):
-        parser.error(f"--into: {options.into.name} has the columns {', '.join(head['columns'])}; expected {', '.join(columns)}")
+        parser.error(f"--into: {options.into.name} has the columns {', '.join(head['columns'])}; "
+                     f"expected {', '.join(columns)}")
 
 
 def beyond(cell, limit):
-    """Whether a cell such as "6.2e-06 (5.5e-03) / 4.2e-03", an error and then the other framework's own, is over both the
-    limit and three times the other's. Brackets have the worst of what the error is the median of."""
+    """Whether a cell such as "6.2e-06 (5.5e-03) / 4.2e-03", an error and then the other framework's own, is over both
+    the limit and three times the other's. Brackets have the worst of what the error is the median of."""
     if cell == NONE:
         return False
     found, *own = (float(part.split()[0]) for part in cell.split(" / "))
@@ -125,11 +127,12 @@ def is_number(cell):
 
 def rank(row):
     """Worst first: what Arbalest refused, then by ratio, then what only PyTorch refused."""
-    return row["ratio"] if is_number(row["ratio"]) else 0 if row[RATES[0]] == NONE else math.inf, row["model"], row["batch"]
+    unmeasured = 0 if row[RATES[0]] == NONE else math.inf
+    return row["ratio"] if is_number(row["ratio"]) else unmeasured, row["model"], row["batch"]
 
 
 def wall_row(found, commit, card=""):
-    """A row of the wall from a line of bench_wall's. The remark says what failed, and what is not as in the other rows."""
+    """A row of the wall from a line of bench_wall's. The remark says what failed or differs from the other rows."""
     def cell(side, key, unit=1, digits=2):
         value = found[side].get(key)
         return NONE if value is None else round(value / unit, digits)
@@ -145,8 +148,8 @@ def wall_row(found, commit, card=""):
     remarks = [card] * bool(card) + [f"PyTorch's mode {mode}"] * (mode != "compile-ro") + failed
     ratio = round(found["ratio"], 2) if "ratio" in found else NONE
     cells = [found["model"], found["batch"], *map(rate, sides), ratio,
-             *(cell(side, "peak_bytes", 2**30) for side in sides), *(cell(side, "setup_seconds", 1, 1) for side in sides),
-             commit, "; ".join(remarks)]
+             *(cell(side, "peak_bytes", 2**30) for side in sides),
+             *(cell(side, "setup_seconds", 1, 1) for side in sides), commit, "; ".join(remarks)]
     return dict(zip([column for column in WALL if column != "correct"], cells))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are no image classifiers, in the sizes that people train: language models, segmentation, diffusion, sound,
-video and tables. For bench_wall, which calls them kind:NAME. PyTorch's newer exporter writes those that its older one
-cannot, for a batch of two."""
+"""Models that are no image classifiers, in the sizes that people train: language models, segmentation, diffusion,
+sound, video and tables. For bench_wall, which calls them kind:NAME. PyTorch's newer exporter writes those that its
+older one cannot, for a batch of two."""
 import os
 
 KINDS = {}
@@ -117,8 +117,8 @@ def t5_small():
 def deeplabv3_resnet50():
     import torchvision
 
-    return picked(torchvision.models.segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21),
-                  lambda output: output["out"])
+    deeplab = torchvision.models.segmentation.deeplabv3_resnet50
+    return picked(deeplab(weights=None, weights_backbone=None, num_classes=21), lambda output: output["out"])
 
 
 @kind("places", x=(3, 256, 256))
@@ -328,5 +328,6 @@ def graph(name, folder, file):
     os.makedirs(folder, exist_ok=True)
     for split in ("train", "test"):
         save_file({**dict(zip(which.inputs, arrays)), "target": target}, os.path.join(folder, f"{split}.safetensors"))
-    return GRAPH.format(fields=", ".join(which.inputs), data=os.path.abspath(folder), file=file, loss=LOSSES[which.loss],
+    return GRAPH.format(fields=", ".join(which.inputs), data=os.path.abspath(folder), file=file,
+                        loss=LOSSES[which.loss],
                         query=f"?classes={int(target.max()) + 1}" if which.loss == "classes" else "")

@@ -8,9 +8,10 @@
     export_for_training(model, "resnet50.onnx")
 
 Keras' own export and tf2onnx write models for inference. Before they see a model TensorFlow folds its batch norms into
-convolutions, or into a product and a sum, and leaves out biases that are zero; what is trained has none of them. Here the
-weights are operands while TensorFlow and tf2onnx look at the model, so that nothing can be folded, and become initialisers
-afterwards: `conv1_conv/kernel`, `conv1_bn/moving_mean`. Kernels have ONNX's order of axes, (filters, channels, height, width).
+convolutions, or into a product and a sum, and leaves out biases that are zero; what is trained has none of them. Here
+the weights are operands while TensorFlow and tf2onnx look at the model, so that nothing can be folded, and become
+initialisers afterwards: `conv1_conv/kernel`, `conv1_bn/moving_mean`. Kernels have ONNX's order of axes, (filters,
+channels, height, width).
 
 `load_trained()` puts weights that `arbalest run --save` wrote into the Keras model.
 
@@ -41,7 +42,8 @@ def export_for_training(model, path, opset=17, training=False):
     place_weights(proto.graph, {paths[id(variable)]: variable.numpy() for variable in variables})
     statistics = {paths[id(layer.moving_mean)]: layer for layer in batch_norms(copy)}
     learned = {paths[id(variable)] for variable in copy.trainable_variables}
-    keep_constants(proto.graph, learned | set(statistics) | {paths[id(layer.moving_variance)] for layer in batch_norms(copy)})
+    keep_constants(proto.graph,
+                   learned | set(statistics) | {paths[id(layer.moving_variance)] for layer in batch_norms(copy)})
     state_momentum(proto.graph, statistics)
     onnx.checker.check_model(proto)
     onnx.save(proto, path)
@@ -134,8 +136,8 @@ def convert(model, opset, training):
 
 
 def place_weights(graph, weights):
-    """Makes the graph's inputs of these names initialisers. Nodes that only reorder a weight are left out: the initialiser
-    is what they made."""
+    """Makes the graph's inputs of these names initialisers. Nodes that only reorder a weight are left out: the
+    initialiser is what they made."""
     numbers = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     nodes = list(graph.node)
     for name in weights:

@@ -5,20 +5,21 @@
     tests/keras/models.py ARBALEST [--models cnn,resnet50] [--ways training,keras] [--folder FOLDER]
 
 The ways: `training` is examples/transfer/keras_export.py, `keras` is keras.Model.export(format="onnx"), `tf2onnx` is
-tf2onnx.convert.from_keras(), `saved` is a SavedModel that `python -m tf2onnx.convert` reads. Weights are random, statistics
-of batch norms and biases too; eight images of 64 × 64, all in fp32:
-  logits     of `arbalest predict` against onnxruntime's of the same file: the largest difference over the largest logit;
+tf2onnx.convert.from_keras(), `saved` is a SavedModel that `python -m tf2onnx.convert` reads. Weights are random,
+statistics of batch norms and biases too; eight images of 64 × 64, all in fp32:
+  logits     of `arbalest predict` against onnxruntime's of the same file: the largest difference over the largest
+             logit;
   Keras      the same against the Keras model, as it runs in inference;
-  slope      of the loss along the gradient g that a step of SGD shows: |(L(w + εg) - L(w - εg)) / 2ε|g|² - 1|, where L is
-             what `arbalest evaluate` finds. Files whose batch norms train have no such L;
+  slope      of the loss along the gradient g that a step of SGD shows: |(L(w + εg) - L(w - εg)) / 2ε|g|² - 1|, where L
+             is what `arbalest evaluate` finds. Files whose batch norms train have no such L;
   gradients  where the file has the Keras model's weights: of every parameter for one batch in training mode, the median
              over parameters of |difference| / |gradient|, the worst in brackets;
-  losses     likewise, of ten steps of SGD with momentum: the largest relative difference;
+  losses     under the same condition: of ten steps of SGD with momentum, the largest relative difference;
   names      of parameters that tell their layer of the Keras model, so that patterns can freeze them;
   export     the trained model exported, run by onnxruntime: logits as above, against `arbalest predict`.
-Gradients and losses are held against Keras in double precision, and so are Keras' own in fp32, after a slash. A file is over
-the limit where Arbalest is further off than both the limit and three times Keras' own error. Needs tensorflow, keras,
-tf2onnx, onnx, onnxruntime and safetensors. The exit status is 1 where a file fails or is over a limit.
+Gradients and losses are held against Keras in double precision, and so are Keras' own in fp32, after a slash. A file is
+over the limit where Arbalest is further off than both the limit and three times Keras' own error. Needs tensorflow,
+keras, tf2onnx, onnx, onnxruntime and safetensors. The exit status is 1 where a file fails or is over a limit.
 """
 
 import argparse
@@ -48,7 +49,8 @@ import keras_export
 LIMITS = {"logits": 1e-4, "Keras": 1e-4, "slope": 2e-2, "gradients": 1e-3, "losses": 1e-3, "export": 1e-4}
 IMAGES, CLASSES, STEPS, SIZE = 8, 10, 10, 64
 TRAINING_RATE, MOMENTUM = 0.001, 0.9
-RATE = 2.0**22  # of the step that shows gradients: so large that weights before it do not round them, and a power of two
+# The rate of the step that shows gradients: so large that weights before it do not round them, and a power of two.
+RATE = 2.0**22
 MEAN, STD = [0.5] * 3, [0.25] * 3
 
 TRAINING = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
@@ -72,9 +74,9 @@ def small():
     """A network whose head is a Softmax, as beginners' are."""
     return keras.Sequential([
         keras.Input((SIZE, SIZE, 3)), layers.Conv2D(8, 3, padding="same"), layers.BatchNormalization(), layers.ReLU(),
-        layers.MaxPooling2D(), layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False), layers.BatchNormalization(),
-        layers.ReLU(), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(32, activation="relu"),
-        layers.Dense(CLASSES, activation="softmax")], name="small")
+        layers.MaxPooling2D(), layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False),
+        layers.BatchNormalization(), layers.ReLU(), layers.MaxPooling2D(), layers.Flatten(),
+        layers.Dense(32, activation="relu"), layers.Dense(CLASSES, activation="softmax")], name="small")
 
 
 def attention():
@@ -149,7 +151,8 @@ def write_file(model, way, folder):
 def call(command):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"{pathlib.Path(command[0]).name} {command[1]}: {(done.stderr or done.stdout).strip()[-600:]}")
+        said = (done.stderr or done.stdout).strip()[-600:]
+        raise RuntimeError(f"{pathlib.Path(command[0]).name} {command[1]}: {said}")
     return done.stdout
 
 
@@ -205,7 +208,8 @@ class Comparison:
 
     def step(self, rate, name):
         saved = self.folder / f"{self.way}_{name}.safetensors"
-        self.run_arbalest("run", self.graph(rate, 0, False), "--devices", "cpu:0", "--iterations", 1, "--epochs", 1, "--save", saved)
+        self.run_arbalest("run", self.graph(rate, 0, False), "--devices", "cpu:0", "--iterations", 1, "--epochs", 1,
+                          "--save", saved)
         return {name: tensor.astype(np.float64) for name, tensor in load_file(saved).items()}
 
     def slope(self, gradient, before):
@@ -215,7 +219,8 @@ class Comparison:
             moved = {name: before[name] + sign * 0.01 / square * gradient[name] for name in before}
             path = self.folder / f"{self.way}_moved.safetensors"
             save_file({name: number.astype(np.float32) for name, number in moved.items()}, path)
-            told = json.loads(self.run_arbalest("evaluate", self.graph(0.1, 0), "--devices", "cpu:0", "--weights", path, "--json"))
+            told = json.loads(
+                self.run_arbalest("evaluate", self.graph(0.1, 0), "--devices", "cpu:0", "--weights", path, "--json"))
             losses.append(told["metrics"]["loss"] if "metrics" in told else told["loss"])
         return abs((losses[0] - losses[1]) / 0.02 - 1)
 
@@ -228,13 +233,15 @@ class Comparison:
 
     def keras_loss(self, model, dtype):
         output = model(self.x.astype(dtype), training=True)
-        return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(self.labels, output, from_logits=not self.softmax))
+        return tf.reduce_mean(
+            keras.losses.sparse_categorical_crossentropy(self.labels, output, from_logits=not self.softmax))
 
     def gradients(self, stepped, before):
         exact, single = self.keras_gradients("float64"), self.keras_gradients("float32")
         missing = sorted(set(exact) - set(stepped))
         if missing:
-            raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; it has {', '.join(sorted(stepped)[:8])}")
+            raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; "
+                               f"it has {', '.join(sorted(stepped)[:8])}")
         found = {name: keras_export.in_keras_order((before[name] - stepped[name]) / RATE, exact[name].shape, name)
                  for name in exact}
         # The gradient of a bias before a batch norm is rounding error alone.
@@ -260,8 +267,8 @@ class Comparison:
 
     def losses(self):
         log, saved = self.folder / "log.jsonl", self.folder / f"{self.way}_trained.safetensors"
-        self.run_arbalest("run", self.graph(TRAINING_RATE, MOMENTUM), "--devices", "cpu:0", "--iterations", STEPS, "--epochs", STEPS,
-                          "--log-every", 1, "--log", log, "--save", saved)
+        self.run_arbalest("run", self.graph(TRAINING_RATE, MOMENTUM), "--devices", "cpu:0", "--iterations", STEPS,
+                          "--epochs", STEPS, "--log-every", 1, "--log", log, "--save", saved)
         events = [json.loads(line) for line in log.read_text().splitlines()]
         found = np.array([event["loss"] for event in events if event.get("event") == "progress"])
         if len(found) != STEPS:
@@ -314,7 +321,8 @@ def row(name, way, r):
     cells[5:5] = ["{} of {}".format(*r["names"])]
     over = [key for key, limit in LIMITS.items() if not r.get(key, 0) <= max(limit, 3 * r.get(f"{key} of Keras", 0))]
     over += ["names"] if r["names"][0] != r["names"][1] else []
-    return f"| {name} | {way} | {' | '.join(cells)} | {r['curve']} |" + (f" over: {', '.join(over)}" if over else ""), over
+    remark = f" over: {', '.join(over)}" if over else ""
+    return f"| {name} | {way} | {' | '.join(cells)} | {r['curve']} |{remark}", over
 
 
 def main():

@@ -7,7 +7,8 @@ import subprocess
 import numpy as np
 import torch
 
-RATE = 2.0**22  # of the step that shows gradients: so large that weights before it do not round them, and a power of two
+# The rate of the step that shows gradients: so large that weights before it do not round them, and a power of two.
+RATE = 2.0**22
 
 
 def arbalest(program, *arguments, timeout=None):
@@ -15,7 +16,8 @@ def arbalest(program, *arguments, timeout=None):
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=timeout)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line]
-        raise RuntimeError(f"arbalest {arguments[0]}: {(' '.join(lines) or done.stderr or done.stdout).strip()[-1000:]}")
+        said = (' '.join(lines) or done.stderr or done.stdout).strip()[-1000:]
+        raise RuntimeError(f"arbalest {arguments[0]}: {said}")
     return done.stdout
 
 
@@ -49,9 +51,11 @@ def logged_losses(log, steps):
 
 def gradients_of(before, stepped):
     """By parameter, from the weights before and after a step of SGD with RATE."""
-    return {name: (before[name] - stepped[name].astype(np.float64).reshape(before[name].shape)) / RATE for name in before}
+    return {name: (before[name] - stepped[name].astype(np.float64).reshape(before[name].shape)) / RATE
+            for name in before}
 
 
 def over(result, limits):
     """The quantities, pairs of an error and PyTorch's own, that are above their limit and three times PyTorch's own."""
-    return [key for key, limit in limits.items() if key in result and not result[key][0] <= max(limit, 3 * result[key][1])]
+    return [key for key, limit in limits.items()
+            if key in result and not result[key][0] <= max(limit, 3 * result[key][1])]

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which architectures of torchvision and timm Arbalest takes: one of each family, exported and checked for training.
 
-    tests/pytorch/coverage.py ARBALEST [--exporter older,newer] [--models swin_t,timm:beit_base_patch16_224] [--folder FOLDER]
+    tests/pytorch/coverage.py ARBALEST [--exporter older,newer] [--models swin_t,timm:beit_base_patch16_224]
+                              [--folder FOLDER]
 
-`older` is torch.onnx.export with dynamo=False and TrainingMode.PRESERVE of a model in eval mode, `newer` with dynamo=True and
-optimize=False. A model is taken where `arbalest check` finds a training graph that calls it sound: every operator is there, all
-types fit, and gradients reach the parameters. What the numbers are models.py says. What an exporter itself refuses is told
-apart. Weights are random. Needs torch, torchvision, timm, onnx and onnxscript. The exit status is 1 where a model is not taken.
+`older` is torch.onnx.export with dynamo=False and TrainingMode.PRESERVE of a model in eval mode, `newer` with
+dynamo=True and optimize=False. A model is taken where `arbalest check` finds a training graph that calls it sound:
+every operator is there, all types fit, and gradients reach the parameters. What the numbers are models.py says. What an
+exporter itself refuses is told apart. Weights are random. Needs torch, torchvision, timm, onnx and onnxscript. The exit
+status is 1 where a model is not taken.
 """
 
 import argparse
@@ -23,20 +25,21 @@ import timm
 import torch
 import torchvision
 
-TORCHVISION = """alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5
-mobilenet_v2 mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 swin_t
-swin_v2_t vgg11 vit_b_32 wide_resnet50_2""".split()
+TORCHVISION = """alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t
+mnasnet0_5 mobilenet_v2 mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5
+squeezenet1_1 swin_t swin_v2_t vgg11 vit_b_32 wide_resnet50_2""".split()
 TIMM = """bat_resnext26ts beit_base_patch16_224 botnet26t_256 caformer_s18 cait_xxs24_224 coat_tiny coatnet_nano_rw_224
 convit_tiny convmixer_768_32 convnextv2_atto crossvit_9_240 cspresnet50 davit_tiny deit_tiny_patch16_224 dla34 dpn68
-eca_resnet33ts edgenext_xx_small efficientformer_l1 efficientnet_lite0 efficientvit_b0 ese_vovnet19b_dw eva02_tiny_patch14_224
-fastvit_t8 fbnetc_100 focalnet_tiny_srf gcvit_xxtiny gernet_s ghostnet_100 gmixer_24_224 halonet26t hgnet_tiny hiera_tiny_224
-hrnet_w18_small inception_next_tiny lambda_resnet26t lcnet_050 legacy_seresnet18 levit_128s mambaout_femto mixer_s32_224
-mobilenetv4_conv_small mobileone_s0 mobilevit_xxs mobilevitv2_050 mvitv2_tiny nest_tiny nf_resnet26 nfnet_l0 pit_ti_224
-poolformer_s12 pvt_v2_b0 rdnet_tiny regnetz_b16 repvgg_a0 repvit_m0_9 res2net50_26w_4s resmlp_12_224 resnest14d resnet50_gn
-resnetaa50 resnetv2_50 rexnet_100 samvit_base_patch16_224 sebotnet33ts_256 selecsls42 semnasnet_075 sequencer2d_s shvit_s1
-skresnet18 spnasnet_100 starnet_s1 swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 tf_efficientnet_b0 tiny_vit_5m_224
-tinynet_e tnt_s_patch16_224 tresnet_m twins_svt_small visformer_tiny vit_relpos_small_patch16_224 vit_tiny_r_s16_p8_224
-volo_d1_224 xception41 xcit_nano_12_p16_224""".split()
+eca_resnet33ts edgenext_xx_small efficientformer_l1 efficientnet_lite0 efficientvit_b0 ese_vovnet19b_dw
+eva02_tiny_patch14_224 fastvit_t8 fbnetc_100 focalnet_tiny_srf gcvit_xxtiny gernet_s ghostnet_100 gmixer_24_224
+halonet26t hgnet_tiny hiera_tiny_224 hrnet_w18_small inception_next_tiny lambda_resnet26t lcnet_050 legacy_seresnet18
+levit_128s mambaout_femto mixer_s32_224 mobilenetv4_conv_small mobileone_s0 mobilevit_xxs mobilevitv2_050 mvitv2_tiny
+nest_tiny nf_resnet26 nfnet_l0 pit_ti_224 poolformer_s12 pvt_v2_b0 rdnet_tiny regnetz_b16 repvgg_a0 repvit_m0_9
+res2net50_26w_4s resmlp_12_224 resnest14d resnet50_gn resnetaa50 resnetv2_50 rexnet_100 samvit_base_patch16_224
+sebotnet33ts_256 selecsls42 semnasnet_075 sequencer2d_s shvit_s1 skresnet18 spnasnet_100 starnet_s1
+swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 tf_efficientnet_b0 tiny_vit_5m_224 tinynet_e tnt_s_patch16_224
+tresnet_m twins_svt_small visformer_tiny vit_relpos_small_patch16_224 vit_tiny_r_s16_p8_224 volo_d1_224 xception41
+xcit_nano_12_p16_224""".split()
 CLASSES = 10
 
 GRAPH = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
@@ -95,7 +98,8 @@ def verdict(options, name, exporter):
     except Exception as error:
         return "not exported", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}"
     graph.write_text(GRAPH.format(size=size, classes=CLASSES))
-    done = subprocess.run([options.arbalest, "check", graph, "--model", path, "--devices", "cpu:0"], capture_output=True, text=True)
+    done = subprocess.run([options.arbalest, "check", graph, "--model", path, "--devices", "cpu:0"],
+                          capture_output=True, text=True)
     return ("taken", "") if done.returncode == 0 else ("refused", " ".join((done.stderr or done.stdout).split())[:300])
 
 

@@ -4,12 +4,12 @@
 
     tests/pytorch/finetune.py ARBALEST [--devices cuda:0] [--epochs 30] [--folder FOLDER]
 
-PyTorch trains ResNet-18 on ten kinds of generated images and exports it. Both sides then put a head for five other kinds on
-its features, with the same numbers in it, freeze the stem and the first stage, and train the rest by SGD with momentum in
-fp32. An epoch is one batch, since no two programs shuffle alike, and is followed by a validation on other images. The
-table holds both curves against PyTorch's in double precision; the frozen weights have to be those of the file, bit by bit.
-The exit status is 1 where Arbalest is further from PyTorch's double than three times PyTorch's own fp32 and 0.0001. Needs
-torch, torchvision, onnx and safetensors.
+PyTorch trains ResNet-18 on ten kinds of generated images and exports it. Both sides then put a head for five other
+kinds on its features, with the same numbers in it, freeze the stem and the first stage, and train the rest by SGD with
+momentum in fp32. An epoch is one batch, since no two programs shuffle alike, and is followed by a validation on other
+images. The table holds both curves against PyTorch's in double precision; the frozen weights have to be those of the
+file, bit by bit. The exit status is 1 where Arbalest is further from PyTorch's double than three times PyTorch's own
+fp32 and 0.0001. Needs torch, torchvision, onnx and safetensors.
 """
 
 import argparse
@@ -119,8 +119,9 @@ def arbalest(options, folder, model, head, data):
                                   momentum=MOMENTUM, decay=DECAY, frozen=frozen, validation=VALIDATION))
     done = subprocess.run(
         [options.arbalest, "run", graph, "--model", folder / "model.onnx", "--weights", folder / "head.safetensors",
-         "--fresh", "conv1.*", "--fresh", "bn1.*", "--fresh", "layer*", "--devices", options.devices, "--precision", "fp32",
-         "--epochs", str(options.epochs), "--log-every", "1", "--log", log, "--save", saved], capture_output=True, text=True)
+         "--fresh", "conv1.*", "--fresh", "bn1.*", "--fresh", "layer*", "--devices", options.devices, "--precision",
+         "fp32", "--epochs", str(options.epochs), "--log-every", "1", "--log", log, "--save", saved],
+        capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"arbalest run: {(done.stderr or done.stdout).strip()}")
     events = [json.loads(line) for line in log.read_text().splitlines()]
@@ -168,8 +169,8 @@ def main():
     for curve in ("losses", "validations"):
         expected = np.array(getattr(exact, curve))
         error = lambda other: float(np.abs(np.array(getattr(other, curve)) - expected).max() / expected.max())
-        print(f"{curve}: largest difference from fp64 over the largest value: Arbalest {error(found):.1e}, PyTorch fp32 "
-              f"{error(single):.1e}")
+        print(f"{curve}: largest difference from fp64 over the largest value: Arbalest {error(found):.1e}, "
+              f"PyTorch fp32 {error(single):.1e}")
         if error(found) > max(LIMIT, 3 * error(single)):
             failed.append(curve)
     frozen = [name for name in state if name.startswith(tuple(FROZEN)) and "num_batches" not in name]

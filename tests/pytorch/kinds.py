@@ -2,21 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models of many kinds, exported to ONNX, trained by Arbalest and by PyTorch and taken away again: a table.
 
-    tests/pytorch/kinds.py ARBALEST [--models unet_smp,llama] [--exporters older,newer,fixed] [--folder FOLDER] [--jsonl FILE]
+    tests/pytorch/kinds.py ARBALEST [--models unet_smp,llama] [--exporters older,newer,fixed] [--folder FOLDER]
+                           [--jsonl FILE]
 
 The models are those of kinds_models.py, with random weights that are the same on both sides, in training mode. Both of
-PyTorch's exporters write each of them; `fixed` is the newer one for a batch of two, half of what is trained. All compute
-in fp32:
-  gradients  of every parameter for one batch, as a step of SGD with a large rate leaves them in the weights: the norm of
-             the difference over all parameters, over that of the gradient. In brackets the worst parameter.
+PyTorch's exporters write each of them; `fixed` is the newer one for a batch of two, half of what is trained. All
+compute in fp32:
+  gradients  of every parameter for one batch, as a step of SGD with a large rate leaves them in the weights: the norm
+             of the difference over all parameters, over that of the gradient. In brackets the worst parameter.
   losses     of five steps of SGD with momentum: the largest relative difference.
   export     the trained model exported, run by onnxruntime, against `arbalest predict`: the largest difference over the
              largest number.
-Gradients and losses are held against PyTorch in double precision, and so are PyTorch's own in fp32, after a slash. A model
-is over the limit where Arbalest is further off than both the limit and three times PyTorch's own error. Models that draw
-random numbers have no gradients to compare with. What is refused is a row with the first line of the error.
-Needs torch, torchvision, timm, transformers, segmentation-models-pytorch, onnx, onnxscript, onnxruntime and safetensors.
-The exit status is 1 where a model is over a limit; a refusal is none.
+Gradients and losses are held against PyTorch in double precision, and so are PyTorch's own in fp32, after a slash. A
+model is over the limit where Arbalest is further off than both the limit and three times PyTorch's own error. Models
+that draw random numbers have no gradients to compare with. What is refused is a row with the first line of the error.
+Needs torch, torchvision, timm, transformers, segmentation-models-pytorch, onnx, onnxscript, onnxruntime and
+safetensors. The exit status is 1 where a model is over a limit; a refusal is none.
 """
 
 import argparse
@@ -146,16 +147,17 @@ class Comparison:
         if self.exporter != "older":
             return []
         kept = {x.name for x in onnx.load(self.folder / "model.onnx").graph.initializer}
-        norms = torch.nn.modules.batchnorm._NormBase  # whose statistics are told by the operator that reads them
+        norms = torch.nn.modules.batchnorm._NormBase  # their operator shows which of its inputs are statistics
         return [f"{prefix}.{name}".strip(".") for prefix, module in self.make().named_modules()
                 for name, buffer in module.named_buffers(recurse=False)
-                if f"{prefix}.{name}".strip(".") in kept and buffer.is_floating_point() and not isinstance(module, norms)]
+                if f"{prefix}.{name}".strip(".") in kept and buffer.is_floating_point()
+                and not isinstance(module, norms)]
 
     def graph(self, rate, momentum):
         path = self.folder / "graph.onnxtxt"
         query = f"?classes={max(2, int(self.target.max()) + 1)}" if self.loss == "classes" else ""
-        path.write_text(GRAPH.format(fields=", ".join(self.inputs), data=self.folder, samples=SAMPLES, rate=rate, query=query,
-                                     momentum=momentum, loss=loss_text(self.loss, self.outs),
+        path.write_text(GRAPH.format(fields=", ".join(self.inputs), data=self.folder, samples=SAMPLES, rate=rate,
+                                     query=query, momentum=momentum, loss=loss_text(self.loss, self.outs),
                                      outs=", ".join(self.outs),
                                      frozen=", ".join(f'"{name}"' for name in self.buffers())))
         return path
@@ -178,7 +180,8 @@ class Comparison:
         seconds = time.perf_counter() - began
         stepped = load_file(saved)
         model = self.make()
-        for name, parameter in model.named_parameters(remove_duplicate=False):  # one that is shared has one of its names
+        # A parameter that is shared has one of its names in the file.
+        for name, parameter in model.named_parameters(remove_duplicate=False):
             for other, same in model.named_parameters():
                 if same is parameter and name in stepped:
                     stepped.setdefault(other, stepped[name])
@@ -193,8 +196,8 @@ class Comparison:
         norm = lambda n: max(np.linalg.norm(exact[n]), 1e-5 * whole)
         worst = max(names, key=lambda n: off(found, n) / norm(n))
         one = lambda other: max(off(other, n) / max(np.linalg.norm(exact[n]), 1e-3 * whole) for n in names)
-        return {"gradients": (total(found), total(single)), "one gradient": (one(found), one(single)), "worst": worst, "missing": missing, "seconds": round(seconds, 2),
-                "worst error": off(found, worst) / norm(worst)}
+        return {"gradients": (total(found), total(single)), "one gradient": (one(found), one(single)), "worst": worst,
+                "missing": missing, "seconds": round(seconds, 2), "worst error": off(found, worst) / norm(worst)}
 
     def losses(self, file):
         log, saved, graph = self.folder / "log.jsonl", self.folder / "trained.safetensors", self.graph(0.01, 0.9)
@@ -210,11 +213,12 @@ class Comparison:
 
         target = self.folder / "exported.onnx"
         self.arbalest("export", graph, target, *file, "--weights", saved, "--value", "out")
-        lines = self.arbalest("predict", graph, *file, "--weights", saved, "--value", "out", "--format", "json", "--devices",
-                              "cpu:0", "--precision", "fp32").splitlines()
+        lines = self.arbalest("predict", graph, *file, "--weights", saved, "--value", "out", "--format", "json",
+                              "--devices", "cpu:0", "--precision", "fp32").splitlines()
         predicted = np.array([json.loads(line)["value"] for line in lines], dtype=np.float64)
         session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
-        kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": bool}
+        kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
+                 "tensor(bool)": bool}
         fed = {x.name: self.inputs[x.name].astype(kinds[x.type]) for x in session.get_inputs()}
         found = session.run(None, fed)[0].reshape(predicted.shape)
         return float(np.abs(found - predicted).max() / max(np.abs(predicted).max(), 1e-9))
@@ -253,7 +257,8 @@ def main():
         for exporter in options.exporters.split(","):
             row = Comparison(options, name, exporter).row()
             failed = failed or "over" in row
-            show = lambda v: "/".join(f"{x:.1e}" for x in v) if isinstance(v, tuple) else f"{v:.4g}" if isinstance(v, float) else v
+            short = lambda v: f"{v:.4g}" if isinstance(v, float) else v
+            show = lambda v: "/".join(f"{x:.1e}" for x in v) if isinstance(v, tuple) else short(v)
             print(" | ".join(f"{key} {show(value)}" for key, value in row.items()), flush=True)
             if options.jsonl:
                 with open(options.jsonl, "a") as out:

@@ -390,9 +390,9 @@ WORDS = 50
 @case("tokens", x=((12,), WORDS))
 def bert_masked():
     from transformers import BertConfig, BertForMaskedLM
-    config = BertConfig(vocab_size=WORDS, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-                        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-                        pad_token_id=None)
+    config = BertConfig(vocab_size=WORDS, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                        intermediate_size=64, max_position_embeddings=32, hidden_dropout_prob=0.0,
+                        attention_probs_dropout_prob=0.0, pad_token_id=None)
     return Wrapped(BertForMaskedLM(config), lambda out: out.logits)
 
 
@@ -416,16 +416,16 @@ def distilbert():
 @case("tokens", x=((12,), WORDS))
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
-    config = GPT2Config(vocab_size=WORDS, n_positions=32, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
-                        attn_pdrop=0.0, use_cache=False)
+    config = GPT2Config(vocab_size=WORDS, n_positions=32, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0,
+                        embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
     return Wrapped(GPT2LMHeadModel(config), lambda out: out.logits, use_cache=False)
 
 
 @case("tokens", x=((12,), WORDS))
 def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
-    config = LlamaConfig(vocab_size=WORDS, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, max_position_embeddings=32, use_cache=False)
+    config = LlamaConfig(vocab_size=WORDS, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, use_cache=False)
     return Wrapped(LlamaForCausalLM(config), lambda out: out.logits, use_cache=False)
 
 
@@ -643,8 +643,8 @@ def kan():
 @case(x=(3, 32, 32))
 def swin_v2_like():
     import timm
-    return timm.create_model("swinv2_cr_tiny_224", img_size=32, window_size=4, num_classes=4, embed_dim=16, depths=(1, 1, 1, 1),
-                             num_heads=(1, 2, 2, 2))
+    return timm.create_model("swinv2_cr_tiny_224", img_size=32, window_size=4, num_classes=4, embed_dim=16,
+                             depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 2))
 
 
 @case("classes", x=(3, 64, 64))

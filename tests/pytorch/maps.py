@@ -4,9 +4,9 @@
 
     tests/pytorch/maps.py ARBALEST [--folder FOLDER]
 
-For each map a model with random weights and statistics is saved as safetensors and read by the example; the table holds the
-largest difference of the logits of three images over the largest logit, in fp32 on the CPU. The exit status is 1 where one is
-above 1e-5. Needs torch, torchvision, timm and safetensors.
+For each map a model with random weights and statistics is saved as safetensors and read by the example; the table holds
+the largest difference of the logits of three images over the largest logit, in fp32 on the CPU. The exit status is 1
+where one is above 1e-5. Needs torch, torchvision, timm and safetensors.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def main():
     torch.manual_seed(0)
     images = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 224, 224), dtype=np.uint8)
     for split in ("train", "test"):
-        save_file({"image": images, "label": np.arange(IMAGES, dtype=np.int32)}, options.folder / f"{split}.safetensors")
+        save_file({"image": images, "label": np.arange(IMAGES, dtype=np.int32)},
+                  options.folder / f"{split}.safetensors")
     column = lambda numbers: torch.tensor(numbers).view(3, 1, 1)
     x = (torch.from_numpy(images).float() / 255 - column([0.485, 0.456, 0.406])) / column([0.229, 0.224, 0.225])
     failed = False
@@ -73,8 +74,8 @@ def main():
             expected = made(x).numpy()
         weights, rules = options.folder / "weights.safetensors", EXAMPLES / "transfer" / f"{example}.{names}.map"
         save_tensors({key: tensor.contiguous() for key, tensor in made.state_dict().items()}, weights)
-        command = [options.arbalest, "predict", EXAMPLES / f"{example}.onnxtxt", "--devices", "cpu:0", "--weights", weights,
-                   "--weights-map", rules, "--set", f"prefetch.source=tensors:{options.folder}?classes=1000",
+        command = [options.arbalest, "predict", EXAMPLES / f"{example}.onnxtxt", "--devices", "cpu:0", "--weights",
+                   weights, "--weights-map", rules, "--set", f"prefetch.source=tensors:{options.folder}?classes=1000",
                    "--set", f"prefetch.batch={IMAGES}", "--set", f"validate.batch={IMAGES}", "--value", "logits",
                    "--format", "json"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)

@@ -3,7 +3,8 @@
 """Models of torchvision and timm, exported to ONNX and run by Arbalest and by PyTorch: a table, model by model.
 
     tests/pytorch/models.py ARBALEST [--devices cuda:0] [--models resnet18,densenet121] [--folder FOLDER] [--smooth]
-    tests/pytorch/models.py ARBALEST --models vgg19 --into docs/results/models_torch.jsonl --commit 4de4638c [--card CPU]
+    tests/pytorch/models.py ARBALEST --models vgg19 --into docs/results/models_torch.jsonl --commit 4de4638c
+                            [--card CPU]
 
 For each model, with random weights that are the same on both sides and eight images, all in fp32:
   logits     of `arbalest predict` against the model's in inference mode: the largest difference over the largest logit;
@@ -11,14 +12,14 @@ For each model, with random weights that are the same on both sides and eight im
              weights: the median over parameters of |difference| / |gradient|, the worst in brackets;
   losses     of ten steps of SGD with momentum: the largest relative difference;
   export     the trained model exported, run by onnxruntime: logits as above, against `arbalest predict`.
-Gradients and losses are held against PyTorch in double precision, and so are PyTorch's own in fp32, after a slash: where
-rounding decides which side of a kink an activation is on (Relu, MaxPool), no two fp32 programs agree closely. A model is
-over the limit where Arbalest is further off than both the limit and three times PyTorch's own error.
-With --smooth the models have no kinks: Silu stands for Relu, Relu6 and HardSwish, Sigmoid for HardSigmoid and AveragePool for
-MaxPool. Then gradients of every parameter can be held against the limit, and that is all that is printed.
-Dropout and stochastic depth are off, since no two frameworks draw the same. With --into each model's row goes into that
-results file, in place of the model's; `tools/results` then makes the pages, and the wall's column "correct" of it. Needs
-torch, torchvision, timm, onnx, onnxruntime and safetensors. The exit status is 1 where a model fails or is over a limit.
+Gradients and losses are held against PyTorch in double precision, and so are PyTorch's own in fp32, after a slash:
+where rounding decides which side of a kink an activation is on (Relu, MaxPool), no two fp32 programs agree closely. A
+model is over the limit where Arbalest is further off than both the limit and three times PyTorch's own error. With
+--smooth the models have no kinks: Silu stands for Relu, Relu6 and HardSwish, Sigmoid for HardSigmoid and AveragePool
+for MaxPool. Then gradients of every parameter can be held against the limit, and that is all that is printed. Dropout
+and stochastic depth are off, since no two frameworks draw the same. With --into each model's row goes into that results
+file, in place of the model's; `tools/results` then makes the pages, and the wall's column "correct" of it. Needs torch,
+torchvision, timm, onnx, onnxruntime and safetensors. The exit status is 1 where a model fails or is over a limit.
 """
 
 import argparse
@@ -66,7 +67,8 @@ def without_kinks(model):
         elif isinstance(module, torch.nn.Hardsigmoid):
             setattr(model, name, torch.nn.Sigmoid())
         elif isinstance(module, torch.nn.MaxPool2d):
-            setattr(model, name, torch.nn.AvgPool2d(module.kernel_size, module.stride, module.padding, module.ceil_mode))
+            setattr(model, name,
+                    torch.nn.AvgPool2d(module.kernel_size, module.stride, module.padding, module.ceil_mode))
         else:
             without_kinks(module)
 
@@ -142,7 +144,8 @@ class Comparison:
         before = {name: p.detach().double().cpu().numpy() for name, p in self.make().named_parameters()}
         missing = sorted(set(before) - set(stepped))
         if missing:
-            raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; it has {', '.join(sorted(stepped)[:8])}")
+            raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; "
+                               f"it has {', '.join(sorted(stepped)[:8])}")
         found = gradients_of(before, stepped)
         exact, single = (torch_gradients(*self.in_torch(dtype)) for dtype in (torch.float64, torch.float32))
         # The gradient of a bias before a batch norm is rounding error alone.
@@ -233,12 +236,15 @@ def main():
             continue
         worse = over(r, LIMITS)
         failed += bool(worse)
-        cells = [name, f"{r['logits'][0]:.1e}", f"{r['gradients'][0]:.1e} ({r['worst error']:.1e}) / {r['gradients'][1]:.1e}",
+        cells = [name, f"{r['logits'][0]:.1e}",
+                 f"{r['gradients'][0]:.1e} ({r['worst error']:.1e}) / {r['gradients'][1]:.1e}",
                  f"{r['losses'][0]:.1e} / {r['losses'][1]:.1e}", f"{r['export'][0]:.1e}",
                  f"{r['curve'][0]:.4f} → {r['curve'][1]:.4f}"]
-        print(f"| {' | '.join(cells)} |" + (f" over: {', '.join(worse)}, worst {r['worst']}" if worse else ""), flush=True)
+        print(f"| {' | '.join(cells)} |" + (f" over: {', '.join(worse)}, worst {r['worst']}" if worse else ""),
+              flush=True)
         if options.into:
-            result_rows.put(options.into, dict(zip(result_rows.COMPARED, [*cells, options.commit, options.card])), ["model"])
+            result_rows.put(options.into, dict(zip(result_rows.COMPARED, [*cells, options.commit, options.card])),
+                            ["model"])
     sys.exit(1 if failed else 0)
 
 

@@ -46,8 +46,9 @@ def auc(scores, targets):
     areas = []
     for column in range(scores.shape[1]):
         positive, negative = scores[targets[:, column] > 0.5, column], scores[targets[:, column] <= 0.5, column]
-        more = (positive[:, None] > negative[None, :]).double() + 0.5 * (positive[:, None] == negative[None, :]).double()
-        areas.append(more.mean().item())
+        above = (positive[:, None] > negative[None, :]).double()
+        equal = (positive[:, None] == negative[None, :]).double()
+        areas.append((above + 0.5 * equal).mean().item())
     return sum(areas) / len(areas)
 
 
@@ -56,7 +57,8 @@ def photos(arguments):
     normalise = [transforms.ToTensor(), transforms.Normalize(mean, deviation)]
     train = torchvision.datasets.ImageFolder(
         os.path.join(arguments.data, "train"),
-        transforms.Compose([transforms.RandomResizedCrop(224, scale=(0.35, 1)), transforms.RandomHorizontalFlip(), *normalise]))
+        transforms.Compose([transforms.RandomResizedCrop(224, scale=(0.35, 1)), transforms.RandomHorizontalFlip(),
+                            *normalise]))
     test = torchvision.datasets.ImageFolder(
         os.path.join(arguments.data, "test"),
         transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), *normalise]))
@@ -64,12 +66,14 @@ def photos(arguments):
     loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.SGD([{"params": decayed, "weight_decay": 5e-4}, {"params": others, "weight_decay": 0}], lr=0.05,
-                                momentum=0.9, nesterov=True)
+    optimizer = torch.optim.SGD([{"params": decayed, "weight_decay": 5e-4}, {"params": others, "weight_decay": 0}],
+                                lr=0.05, momentum=0.9, nesterov=True)
     warmup, epochs = 5, arguments.epochs
 
     def rate(epoch):
-        return epoch / warmup if epoch < warmup else 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup)))
+        if epoch < warmup:
+            return epoch / warmup
+        return 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup)))
 
     def measure(scores, targets):
         return (scores.argmax(1) == targets).double().mean().item()
@@ -78,20 +82,26 @@ def photos(arguments):
 
 
 def xrays(arguments):
-    normalise = [transforms.ToTensor(), transforms.Normalize((0.482,), (0.236,)), transforms.Lambda(lambda x: x.expand(3, -1, -1))]
-    train = Table(arguments.data, "train", transforms.Compose([transforms.RandomCrop(224), transforms.RandomHorizontalFlip(), *normalise]))
+    normalise = [transforms.ToTensor(), transforms.Normalize((0.482,), (0.236,)),
+                 transforms.Lambda(lambda x: x.expand(3, -1, -1))]
+    train = Table(arguments.data, "train",
+                  transforms.Compose([transforms.RandomCrop(224), transforms.RandomHorizontalFlip(), *normalise]))
     test = Table(arguments.data, "test", transforms.Compose([transforms.CenterCrop(224), *normalise]))
     model = torchvision.models.densenet121(num_classes=3)
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0}], lr=3e-4)
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0}],
+                                  lr=3e-4)
     return train, test, model, torch.nn.BCEWithLogitsLoss(), optimizer, lambda epoch: min(1.0, epoch), auc, 16
 
 
 def run(arguments, seed):
     torch.manual_seed(seed)
-    train, test, model, loss, optimizer, rate, measure, batch = (photos if arguments.task == "photos" else xrays)(arguments)
-    workers = {"num_workers": arguments.workers, "persistent_workers": True, "pin_memory": True} if arguments.workers else {}
+    task = photos if arguments.task == "photos" else xrays
+    train, test, model, loss, optimizer, rate, measure, batch = task(arguments)
+    workers = {}
+    if arguments.workers:
+        workers = {"num_workers": arguments.workers, "persistent_workers": True, "pin_memory": True}
     loader = torch.utils.data.DataLoader(train, batch, shuffle=True, drop_last=True, **workers)
     tester = torch.utils.data.DataLoader(test, 101, **workers)
     model = model.cuda().to(memory_format=torch.channels_last)
@@ -123,7 +133,8 @@ def run(arguments, seed):
         if arguments.task == "xrays" and since == 4:  # a plateau
             factor, since = 0.3 * factor, 0
     images = arguments.epochs * len(loader) * batch
-    print(f"seed {seed}: best {best:.4f}  last {last:.4f}  {time.time() - began:.1f} s  {images / trained:.0f} images/s", flush=True)
+    print(f"seed {seed}: best {best:.4f}  last {last:.4f}  {time.time() - began:.1f} s  "
+          f"{images / trained:.0f} images/s", flush=True)
     return best, last
 
 

@@ -4,13 +4,13 @@
 
     tests/pytorch/random_modules.py ARBALEST [--seeds 0:100] [--exporters older,newer] [--folder FOLDER] [--jsonl FILE]
 
-A module is made step by step. A row of random_rows.py is drawn, filled in and run; it is kept if it runs and its result is
-a value worth going on with (Draft.admit):
-  - finite, not huge, and of samples that stay apart: exchanged samples give exchanged results along one axis, which is the
-    batch's. It need not be the first one.
+A module is made step by step. A row of random_rows.py is drawn, filled in and run; it is kept if it runs and its result
+is a value worth going on with (Draft.admit):
+  - finite, not huge, and of samples that stay apart: exchanged samples give exchanged results along one axis, which is
+    the batch's. It need not be the first one.
   - smooth there: all gradients stay the same when every value is nudged. So no kink, tie or jump lies within rounding.
-A case that fails is shrunk while it fails in the same way: an earlier value becomes the output, a step becomes an input.
-It is printed as PyTorch code. The exit status is 1 where numbers differ; a refusal is none.
+A case that fails is shrunk while it fails in the same way: an earlier value becomes the output, a step becomes an
+input. It is printed as PyTorch code. The exit status is 1 where numbers differ; a refusal is none.
 """
 
 import argparse
@@ -136,7 +136,8 @@ class Case:
     def text(self):
         lines = ["class Net(nn.Module):", "    def __init__(self):", "        super().__init__()"]
         lines += [f"        self.{s.member} = {s.made}" for s in self.steps if s.made]
-        lines += ["", f"    def forward(self, {', '.join(self.fields)}):  # {self.fields}, {SAMPLES} samples, {self.loss}"]
+        lines += ["", f"    def forward(self, {', '.join(self.fields)}):"
+                      f"  # {self.fields}, {SAMPLES} samples, {self.loss}"]
         lines += [f"        {', '.join(s.names)} = {s.text()}" for s in self.steps]
         return "\n".join([*lines, f"        return {', '.join(self.outputs)}"])
 
@@ -187,15 +188,16 @@ class Draws(random.Random):
         axes = [*range(1, len(s))]
         i = self.choice(axes) if axes else None
         perm = self.sample(axes, len(axes))
-        words = {"r": self, "s": tuple(s), "d": len(s) - 2, "last": s[-1], "i": i, "linear": "linear bilinear trilinear".split()[
-            max(0, min(len(s) - 3, 2))]}
+        words = {"r": self, "s": tuple(s), "d": len(s) - 2, "last": s[-1], "i": i,
+                 "linear": "linear bilinear trilinear".split()[max(0, min(len(s) - 3, 2))]}
         if not axes:
             return words
         letters = "nABCDEF"[:len(s)]
-        return {**words, "i": i if self.flag() else i - len(s), "j": self.choice([a for a in axes if a != i] or axes), "c": s[1],
-                "g": self.divisor(s[1]), "axes": tuple(self.sample(axes, self.n(1, len(axes)))), "perm": (0, *perm),
-                "picks": self.picks(s[i]), "repeats": (1, *(self.n(1, 2) for _ in axes)), "factored": self.factored(s),
-                "along": (*([1] * i), s[i], *([1] * (len(s) - 1 - i))), "ein": self.einsum(s),
+        return {**words, "i": i if self.flag() else i - len(s), "j": self.choice([a for a in axes if a != i] or axes),
+                "c": s[1], "g": self.divisor(s[1]), "axes": tuple(self.sample(axes, self.n(1, len(axes)))),
+                "perm": (0, *perm), "picks": self.picks(s[i]), "repeats": (1, *(self.n(1, 2) for _ in axes)),
+                "factored": self.factored(s), "along": (*([1] * i), s[i], *([1] * (len(s) - 1 - i))),
+                "ein": self.einsum(s),
                 "self_ein": f"{letters},{letters}->n{''.join(a for a in letters[1:] if self.flag())}"}
 
 
@@ -219,7 +221,8 @@ class Draft:
 
     def drawn_fields(self):
         def shape(rank):
-            extents = tuple(self.r.n(2, self.r.pick(5, 8)) for _ in range(rank - 1 if rank else self.r.pick(1, 2, 2, 3, 3, 4)))
+            extents = tuple(self.r.n(2, self.r.pick(5, 8))
+                            for _ in range(rank - 1 if rank else self.r.pick(1, 2, 2, 3, 3, 4)))
             return extents if math.prod(extents) < 600 else tuple(min(n, 4) for n in extents)
 
         fields = {"a": shape(self.first[0])}
@@ -230,9 +233,11 @@ class Draft:
         return fields
 
     def operand(self, letter, like):
-        kind = {"k": lambda v: not v.is_floating_point() and v.dtype != torch.bool, "b": lambda v: v.dtype == torch.bool}.get(
-            letter, lambda v: v.is_floating_point())
-        names = [name for name, v in self.values[0].items() if kind(v) and name not in self.case.fields or kind(v) and letter == "k"]
+        kinds = {"k": lambda v: not v.is_floating_point() and v.dtype != torch.bool,
+                 "b": lambda v: v.dtype == torch.bool}
+        kind = kinds.get(letter, lambda v: v.is_floating_point())
+        names = [name for name, v in self.values[0].items()
+                 if kind(v) and name not in self.case.fields or kind(v) and letter == "k"]
         same = [name for name in names if like is not None and self.values[0][name].shape == like.shape]
         if same and self.r.random() < 0.7:
             return self.r.choice(same)
@@ -278,8 +283,10 @@ class Draft:
         for name, plain, other, turned in zip(step.names, *results):
             if not isinstance(plain, torch.Tensor) or not 0 < plain.numel() <= 20000 or plain.dim() > 6:
                 return False
-            axes[name] = next((a for a, n in enumerate(plain.shape) if n == SAMPLES and turned.shape == plain.shape and
-                               torch.allclose(plain.index_select(a, self.order).double(), turned.double(), 1e-6, 1e-9)), None)
+            exchanged = lambda a: torch.allclose(plain.index_select(a, self.order).double(), turned.double(),
+                                                 1e-6, 1e-9)
+            axes[name] = next((a for a, n in enumerate(plain.shape)
+                               if n == SAMPLES and turned.shape == plain.shape and exchanged(a)), None)
             if axes[name] is None:
                 return False
             if plain.is_floating_point():
@@ -300,8 +307,10 @@ class Draft:
     def gradients(self, value):
         if not value.requires_grad:
             return []
-        weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=value.dtype) / math.sqrt(value.numel())
-        found = torch.autograd.grad((value * weights).sum(), list(self.net.parameters()), retain_graph=True, allow_unused=True)
+        weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=value.dtype)
+        weights = weights / math.sqrt(value.numel())
+        found = torch.autograd.grad((value * weights).sum(), list(self.net.parameters()), retain_graph=True,
+                                    allow_unused=True)
         return [g for g in found if g is not None]
 
     def smooth(self, plain, other):
@@ -373,14 +382,17 @@ class RandomComparison(Comparison):
     def exporter_error(self):
         """How far the exported file is from PyTorch where onnxruntime computes it, over the largest number."""
         found = self.folder / "found.npy"
-        done = subprocess.run([sys.executable, "-c", ONNXRUNTIME, self.folder / "model.onnx", self.folder / "train.safetensors",
-                               found], capture_output=True, text=True)  # it may crash
+        done = subprocess.run([sys.executable, "-c", ONNXRUNTIME, self.folder / "model.onnx",
+                               self.folder / "train.safetensors", found],
+                              capture_output=True, text=True)  # it may crash
         if done.returncode != 0:
             return (done.stderr.strip().splitlines() or ["onnxruntime crashed"])[-1][:200]
         found = torch.from_numpy(np.load(found))
         with torch.no_grad():
             expected = several(self.make()(*self.tensors(torch.float32)))[0]
-        return "another shape" if found.shape != expected.shape else float((found - expected).abs().max() / expected.abs().max())
+        if found.shape != expected.shape:
+            return "another shape"
+        return float((found - expected).abs().max() / expected.abs().max())
 
     def in_torch(self, dtype):
         model, loss = super().in_torch(dtype)
@@ -402,7 +414,8 @@ class RandomComparison(Comparison):
         return ["--model", self.folder / "model.onnx"]
 
     def exports(self):
-        if self.exporter == "older" and any(word in step.made + step.code for step in self.case.steps for word in UNTOLD):
+        untold = any(word in step.made + step.code for step in self.case.steps for word in UNTOLD)
+        if self.exporter == "older" and untold:
             return False
         try:
             with silent():
@@ -414,7 +427,8 @@ class RandomComparison(Comparison):
     def row(self):
         with silent():
             row = super().row()
-        if not row.get("gradients", (0, 0))[1] < 0.1:  # what PyTorch has in fp32 is rounding: no gradient is other than 0
+        # If PyTorch's own gradients in fp32 are rounding alone, no gradient is other than 0.
+        if not row.get("gradients", (0, 0))[1] < 0.1:
             return {"model": row["model"], "exporter": row["exporter"], "outcome": "no gradient"}
         if row.get("expected", 0) > 10 * row.get("first", 0):  # training diverges: gradients are what is compared
             row["over"] = [key for key in row.pop("over", []) if key not in ("losses", "export")]
@@ -435,10 +449,11 @@ def kind_of(row):
 
 
 def exportable(case, values, exports):
-    """The case up to its last value that is exported, or nothing. What follows the first that is not is left out, too."""
+    """The case up to its last value that is exported, or nothing. Steps after the first that is not are left out."""
     if exports(case):
         return case
-    heads = [dataclasses.replace(case, outputs=[name], loss="numbers").pruned() for step in case.steps for name in step.names
+    heads = [dataclasses.replace(case, outputs=[name], loss="numbers").pruned()
+             for step in case.steps for name in step.names
              if values[name].requires_grad and values[name].shape[:1] == (SAMPLES,)]
     low, high = 0, len(heads)  # those before low are
     while low < high:
@@ -516,7 +531,8 @@ def main():
     options = parser.parse_args()
     options.arbalest = str(pathlib.Path(options.arbalest).resolve())
     warnings.filterwarnings("ignore")
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # otherwise most of an export's time
+    # Without the cache, this takes most of an export's time.
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
     counts, known = collections.Counter(), set()
     for seed in range(*map(int, options.seeds.split(":"))):
         case = Draft(seed).finished()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Comments say what things are: none begins with a word that only points at something left out, as in "Of a raster in
-// shared memory". Messages keep to the same. Comments and documents have plain words and lines of at most 120 columns,
-// documents sentences of at most 30 words. Only what a program can see is checked; whether a text is plain, a reader
-// decides.
+// shared memory". Messages keep to the same. Comments, scripts and documents have plain words and lines of at most 120
+// columns, documents and decisions sentences of at most 30 words. Only what a program can see is checked; whether a
+// text is plain, a reader decides.
 
 #include <doctest/doctest.h>
 
@@ -38,12 +38,12 @@ bool opens_so(std::string_view text) {
 
 // The text of a comment that begins in the line: the whole line, after a line without one, or its end. "": there is
 // none.
-std::string_view comment_begun(std::string_view line, bool goes_on) {
-  const size_t begin = line.find_first_not_of(' ');
+std::string_view comment_begun(std::string_view line, bool goes_on, std::string_view mark) {
+  const size_t begin = line.find_first_not_of(' '), text = mark.size() + 1;
   if (begin == line.npos) return "";
-  if (line.substr(begin).starts_with("//")) return goes_on ? "" : line.substr(std::min(begin + 3, line.size()));
-  const size_t behind = line.find("  // ");
-  return behind == line.npos ? "" : line.substr(behind + 5);
+  if (line.substr(begin).starts_with(mark)) return goes_on ? "" : line.substr(std::min(begin + text, line.size()));
+  const size_t behind = line.find("  " + std::string(mark) + " ");
+  return behind == line.npos ? "" : line.substr(behind + 2 + text);
 }
 
 size_t columns(std::string_view line) {
@@ -53,10 +53,10 @@ size_t columns(std::string_view line) {
 }
 
 // The comment that ends the line; "": there is none.
-std::string_view comment_in(std::string_view line) {
+std::string_view comment_in(std::string_view line, std::string_view mark) {
   const size_t begin = line.find_first_not_of(' ');
-  if (begin != line.npos && line.substr(begin).starts_with("//")) return line.substr(begin);
-  const size_t at = line.find("  // ");
+  if (begin != line.npos && line.substr(begin).starts_with(mark)) return line.substr(begin);
+  const size_t at = line.find("  " + std::string(mark) + " ");
   return at == line.npos ? "" : line.substr(at);
 }
 
@@ -140,21 +140,44 @@ std::vector<std::string> long_sentences(const std::string& paragraph) {
   return found;
 }
 
-Findings look_at(const std::string& text) {
+// `mark`: begins a comment.
+Findings look_at(const std::string& text, std::string_view mark = "//") {
   Findings found;
   std::istringstream lines(text);
   bool in_comment = false;
   size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    if (opens_so(comment_begun(line, in_comment))) found.openings.push_back(std::to_string(number) + ": " + line);
-    if (is_unclear(comment_in(line))) found.unclear.push_back(std::to_string(number) + ": " + line);
+    const std::string_view comment = comment_in(line, mark);
+    if (opens_so(comment_begun(line, in_comment, mark))) found.openings.push_back(std::to_string(number) + ": " + line);
+    if (is_unclear(comment)) found.unclear.push_back(std::to_string(number) + ": " + line);
     const size_t begin = line.find_first_not_of(' ');
-    in_comment = begin != line.npos && std::string_view(line).substr(begin).starts_with("//");
-    const bool wide = !comment_in(line).empty() && columns(line) > kMostColumns;
+    in_comment = begin != line.npos && std::string_view(line).substr(begin).starts_with(mark);
+    const bool wide = !comment.empty() && columns(line) > kMostColumns;
     if (wide) found.long_lines.push_back(std::to_string(number) + ": " + line);
   }
   return found;
+}
+
+// All lines of a script have at most kMostColumns columns, not only its comments.
+Findings look_at_script(const std::string& text) {
+  Findings found = look_at(text, "#");
+  found.long_lines.clear();
+  std::istringstream lines(text);
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (columns(line) > kMostColumns) found.long_lines.push_back(std::to_string(number) + ": " + line);
+  }
+  return found;
+}
+
+bool is_script(const fs::path& path) {
+  if (path.extension() == ".py") return true;
+  if (path.has_extension()) return false;
+  std::ifstream file(path);
+  char first[2] = {};
+  return file.read(first, 2) && std::string_view(first, 2) == "#!";
 }
 
 // A document's tables and blocks of code may be wider.
@@ -232,24 +255,21 @@ TEST_CASE("messages begin with what they say and have plain words") {
   CHECK(files > 500);
 }
 
-TEST_CASE("scripts of checks and of runs of several hosts have at most 120 columns") {
-  std::vector<fs::path> scripts = {root() / "tools/check"};
-  for (const fs::directory_entry& entry : fs::directory_iterator(root() / "tests/hosts")) {
-    if (entry.is_regular_file()) scripts.push_back(entry.path());
-  }
-  CHECK(scripts.size() > 5);
-  for (const fs::path& script : scripts) {
-    std::istringstream lines(content(script));
-    int number = 0;
-    for (std::string line; std::getline(lines, line);) {
-      CHECK_MESSAGE((++number, columns(line) <= kMostColumns), script.string(), ":", number);
+TEST_CASE("scripts have at most 120 columns, and comments like those of sources") {
+  int files = 0;
+  for (const std::string top : {"examples", "tests", "tools"}) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
+      if (!entry.is_regular_file() || !is_script(entry.path())) continue;
+      check(fs::relative(entry.path(), root()).string(), look_at_script(content(entry.path())));
+      ++files;
     }
   }
+  CHECK(files > 40);
 }
 
 TEST_CASE("documents have plain words, at most 120 columns, and at most 30 words a sentence") {
   int files = 0;
-  for (const fs::path& folder : {root(), root() / "docs"}) {
+  for (const fs::path& folder : {root(), root() / "docs", root() / "docs/decisions"}) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".md") continue;
       const std::string text = content(entry.path());
@@ -260,7 +280,7 @@ TEST_CASE("documents have plain words, at most 120 columns, and at most 30 words
       ++files;
     }
   }
-  CHECK(files > 10);
+  CHECK(files > 150);
 }
 
 TEST_CASE("the list of decisions has each of them") {
@@ -283,6 +303,9 @@ TEST_CASE("a comment that begins so is found") {
   CHECK(look_at("// Offsets in bytes.\nint b;  // Where\n").openings.size() == 1);
   CHECK(look_at("// " + std::string(118, 'x') + "\n// " + std::string(117, 'x') + "\n").long_lines.size() == 1);
   CHECK(look_at("int a;  // " + std::string(110, 'x') + "\n").long_lines.size() == 1);
+  CHECK(look_at_script("a = 1  # Of a run\n# where it is\nb = '" + std::string(115, 'x') + "'\n").openings.size() == 1);
+  CHECK(look_at_script("a = 1  # it is told\nb = '" + std::string(116, 'x') + "'\n").unclear.size() == 1);
+  CHECK(look_at_script("b = '" + std::string(116, 'x') + "'\n").long_lines.size() == 1);
 }
 
 TEST_CASE("unclear words are found in comments, not in code or as parts of words") {

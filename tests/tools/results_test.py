@@ -51,7 +51,8 @@ class WithWall(unittest.TestCase):
         self.root = pathlib.Path(held.name)
         (self.root / "docs/results").mkdir(parents=True)
         self.wall = self.root / "docs/results/wall.jsonl"
-        self.write(result_rows.wall_row(measured("slow", 110, 100), "c1"), result_rows.wall_row(measured("fast", 300, 100), "c1"))
+        self.write(result_rows.wall_row(measured("slow", 110, 100), "c1"),
+                   result_rows.wall_row(measured("fast", 300, 100), "c1"))
 
     def write(self, *rows):
         wall = head(columns=list(result_rows.WALL), judged=["correct"], counted=True)
@@ -68,14 +69,15 @@ class Rows(WithWall):
     def test_a_row_has_rounded_cells_and_says_what_differs(self):
         row = measured("m", 4321.6, 87.654, torch=side(87.654, 1.234, 98.76, mode="max-autotune"))
         self.assertEqual(result_rows.wall_row(row, "c", "H100"), {
-            "model": "m", "batch": 64, "Arbalest, images/s": 4322, "PyTorch, images/s": 87.65, "ratio": 49.3, "peak, GiB": 1.0,
-            "PyTorch's peak, GiB": 1.23, "set-up, s": 1.0, "PyTorch's set-up, s": 98.8, "commit": "c",
+            "model": "m", "batch": 64, "Arbalest, images/s": 4322, "PyTorch, images/s": 87.65, "ratio": 49.3,
+            "peak, GiB": 1.0, "PyTorch's peak, GiB": 1.23, "set-up, s": 1.0, "PyTorch's set-up, s": 98.8, "commit": "c",
             "remark": "H100; PyTorch's mode max-autotune"})
 
     def test_a_refused_side_has_no_numbers_but_its_reason(self):
         refused = {"model": "m", "batch": 16, "arbalest": side(50), "torch": {"error": "took\nmore | than 9 s"}}
         row = result_rows.wall_row(refused, "c")
-        self.assertEqual((row["PyTorch, images/s"], row["ratio"], row["remark"]), ("–", "–", "PyTorch: took more / than 9 s"))
+        self.assertEqual((row["PyTorch, images/s"], row["ratio"], row["remark"]),
+                         ("–", "–", "PyTorch: took more / than 9 s"))
 
     def test_a_row_takes_the_place_of_that_of_its_model_and_batch_by_ratio(self):
         self.put(measured("slow", 200, 100))
@@ -111,14 +113,16 @@ class Rows(WithWall):
         rows = [result_rows.wall_row(row, "c") | {"correct": "yes" if row["model"] == "a" else "–"} for row in rows]
         large, small = result_rows.counts(rows)
         self.assertEqual(large, {"batch": 64, "models": 4, "ratios": 3, "median": 1.15, "at least 1.15": 2,
-                                 "below 1": 1, "least": 0.99, "peaks more than 5 % above PyTorch's": "e", "compared": 1, "correct": 1})
+                                 "below 1": 1, "least": 0.99, "peaks more than 5 % above PyTorch's": "e", "compared": 1,
+                                 "correct": 1})
         self.assertEqual((small["batch"], small["models"], small["median"], small["compared"]), (16, 1, 1.5, 0))
 
 
 class Verdicts(unittest.TestCase):
     def test_an_error_is_beyond_both_the_limit_and_three_times_the_other_own(self):
         for cell, beyond in (("9.0e-04", False), ("1.1e-03", True), ("2.9e-03 (5.0e-01) / 1.0e-03", False),
-                             ("3.1e-03 / 1.0e-03", True), ("9.0e-04 / 1.0e-09", False), ("nan / 1.0e-03", True), ("–", False)):
+                             ("3.1e-03 / 1.0e-03", True), ("9.0e-04 / 1.0e-09", False), ("nan / 1.0e-03", True),
+                             ("–", False)):
             self.assertEqual(result_rows.beyond(cell, 1e-3), beyond, cell)
 
     def test_models_that_are_compared(self):
@@ -126,9 +130,10 @@ class Verdicts(unittest.TestCase):
         row = lambda model, *cells: {"model": model} | dict(zip(torch["limits"], cells))
         compared = [row("resnet50", "1e-4 / 1e-4", "1e-4 / 1e-4"), row("vgg16", "1e-4 / 1e-4", "1 / 1e-4"),
                     row("timm:vit_small_patch16_224", "1 / 1e-4", "1 / 1e-4")]
-        found = result_rows.verdicts([(torch, compared), (torch, [row("vgg19", "–", "–")]), (head(), [{"model": "alexnet"}])])
+        found = result_rows.verdicts([(torch, compared), (torch, [row("vgg19", "–", "–")]),
+                                      (head(), [{"model": "alexnet"}])])
         verdict = lambda model: result_rows.verdict(model, found)
-        self.assertEqual([verdict("resnet50"), verdict("example:resnet50"), verdict("example:vit_s16"), verdict("vgg16")],
+        self.assertEqual([verdict(model) for model in ("resnet50", "example:resnet50", "example:vit_s16", "vgg16")],
                          ["yes", "yes", "gradients, losses of ten steps", "losses of ten steps"])
         self.assertEqual([verdict("keras:ResNet50"), verdict("alexnet"), verdict("vgg19")], ["–"] * 3)
 
@@ -152,7 +157,8 @@ class Commands(WithWall):
                 raise bench_wall.RunFailed("no such model")
             return side(rates[name])
 
-        with mock.patch.object(bench_wall, "ours", ours), mock.patch.object(bench_wall.Row, "prepare", lambda row: None), \
+        with mock.patch.object(bench_wall, "ours", ours), \
+                mock.patch.object(bench_wall.Row, "prepare", lambda row: None), \
                 mock.patch.object(bench_wall.Row, "theirs", lambda row: side(100, mode="compile-ro")):
             return self.run_main(bench_wall, sys.executable, *words)
 
@@ -162,7 +168,8 @@ class Commands(WithWall):
         self.assertEqual(status, 0)
         self.assertEqual(self.rows(), [("new", 16, 1.2, "c2"), ("new", 64, 1.2, "c2"), ("fast", 64, 3.0, "c1"),
                                        ("slow", 16, 5.0, "c2"), ("slow", 64, 5.0, "c2")])
-        self.assertEqual([row["remark"] for row in result_rows.read(self.wall)[1]], ["H100", "H100", "", "H100", "H100"])
+        self.assertEqual([row["remark"] for row in result_rows.read(self.wall)[1]],
+                         ["H100", "H100", "", "H100", "H100"])
         self.assertEqual(self.bench("--models", "fast", *into)[0], 1)
         self.assertEqual(self.rows()[2], ("fast", 64, 3.0, "c1"))
 
@@ -213,10 +220,12 @@ class Commands(WithWall):
 
     def test_a_file_of_rows_by_model_keeps_their_order(self):
         file = self.root / "compared.jsonl"
-        result_rows.write(file, head(columns=["model", "logits"]), [{"model": "b", "logits": "1"}, {"model": "a", "logits": "1"}])
+        result_rows.write(file, head(columns=["model", "logits"]),
+                          [{"model": "b", "logits": "1"}, {"model": "a", "logits": "1"}])
         for row in ({"model": "b", "logits": "2"}, {"model": "c", "logits": "3"}):
             result_rows.put(file, row, ["model"])
-        self.assertEqual([tuple(row.values()) for row in result_rows.read(file)[1]], [("b", "2"), ("a", "1"), ("c", "3")])
+        self.assertEqual([tuple(row.values()) for row in result_rows.read(file)[1]],
+                         [("b", "2"), ("a", "1"), ("c", "3")])
 
     def test_results_names_the_line_that_is_wrong(self):
         row = result_rows.wall_row(measured("m", 2, 1), "c")
@@ -224,7 +233,8 @@ class Commands(WithWall):
         with self.assertRaisesRegex(result_rows.Wrong, "wall.jsonl: line 3 is another row of m at batch 64"):
             result_rows.read(self.wall)
         for text, reason in (('{"page": 1}', "wall.jsonl: line 1 lacks order"), ("{", "expected JSON lines"),
-                             ("", "expected JSON lines"), (json.dumps(head()) + '\n{"batch": 1}', "wall.jsonl: line 2 has batch; expected model")):
+                             ("", "expected JSON lines"),
+                             (json.dumps(head()) + '\n{"batch": 1}', "wall.jsonl: line 2 has batch; expected model")):
             self.wall.write_text(text)
             with mock.patch.object(results, "ROOT", self.root):
                 status, printed = self.run_main(results)

@@ -6,7 +6,8 @@ import sys
 
 out, *paths = sys.argv[1:]
 with open(out, "w", encoding="utf-8") as file:
-    file.write('#include "tools/start/templates.h"\n\nnamespace arbalest {\n\nconst std::vector<Template> kTemplates = {\n')
+    file.write('#include "tools/start/templates.h"\n\nnamespace arbalest {\n\n')
+    file.write("const std::vector<Template> kTemplates = {\n")
     for path in map(pathlib.Path, paths):
         file.write(f'    {{"{path.stem}", R"_graph_({path.read_text(encoding="utf-8")})_graph_"}},\n')
     file.write("};\n\n}  // namespace arbalest\n")

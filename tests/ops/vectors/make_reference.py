@@ -6,8 +6,8 @@
     /tmp/jax/bin/python tests/ops/vectors/make_reference.py
 
 Formulas follow the definitions of ONNX and of the papers; nothing is taken from the kernels that are tested. Gradients
-are JAX's own (jax.vjp), for a random gradient that flows back into the first output. Inputs are multiples of 1/64, which
-float holds exactly.
+are JAX's own (jax.vjp), for a random gradient that flows back into the first output. Inputs are multiples of 1/64,
+which float holds exactly.
 """
 import json
 import math
@@ -34,7 +34,8 @@ def distinct(*shape):
 
 
 def plain(array):
-    stated = {"shape": list(np.shape(array)), "values": [float(f"{v:.12g}") for v in np.ravel(np.asarray(array, float))]}
+    stated = {"shape": list(np.shape(array)),
+              "values": [float(f"{v:.12g}") for v in np.ravel(np.asarray(array, float))]}
     return stated | ({"type": "bool"} if np.asarray(array).dtype == bool else {})
 
 
@@ -173,8 +174,8 @@ def add_sample_normalisation():
              [draw(*shape)] + parameters, {"axis": axis, "epsilon": 1e-3})
     case("GroupNormalization", "GroupNormalization", groups(3, 1e-3), [draw(2, 6, 3, 2), draw(6, low=0.5), draw(6)],
          {"num_groups": 3, "epsilon": 1e-3})
-    case("InstanceNormalization", "InstanceNormalization", groups(4, 1e-3), [draw(2, 4, 3, 3), draw(4, low=0.5), draw(4)],
-         {"epsilon": 1e-3})
+    case("InstanceNormalization", "InstanceNormalization", groups(4, 1e-3),
+         [draw(2, 4, 3, 3), draw(4, low=0.5), draw(4)], {"epsilon": 1e-3})
 
 
 def add_products():
@@ -268,7 +269,8 @@ def add_elementwise():
     selu = (1.67326319217681884765625, 1.05070102214813232421875)
     unary = {  # function, attributes, corners, range
         "Abs": (jnp.abs, {}, [0], (-3, 3)),
-        "Celu": (lambda x: jnp.maximum(x, 0) + jnp.minimum(0, 1.5 * (jnp.exp(x / 1.5) - 1)), {"alpha": 1.5}, [0], (-3, 3)),
+        "Celu": (lambda x: jnp.maximum(x, 0) + jnp.minimum(0, 1.5 * (jnp.exp(x / 1.5) - 1)),
+                 {"alpha": 1.5}, [0], (-3, 3)),
         "Cos": (jnp.cos, {}, [], (-4, 4)),
         "Elu": (lambda x: jnp.where(x < 0, 0.75 * (jnp.exp(x) - 1), x), {"alpha": 0.75}, [0], (-3, 3)),
         "Erf": (jax.scipy.special.erf, {}, [], (-2, 2)),
@@ -295,8 +297,8 @@ def add_elementwise():
     for name, (function, attributes, corners, (low, high)) in unary.items():
         case(name, name, function, [apart(draw(3, 5, low=low, high=high), *corners)], attributes)
     case("Gelu, approximate", "Gelu",
-         lambda x: 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), [draw(3, 5, low=-3, high=3)],
-         {"approximate": "tanh"})
+         lambda x: 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+         [draw(3, 5, low=-3, high=3)], {"approximate": "tanh"})
 
     binary = {"Add": (jnp.add, -2), "Div": (jnp.divide, 0.5), "Max": (jnp.maximum, -2), "Min": (jnp.minimum, -2),
               "Mul": (jnp.multiply, -2), "Pow": (jnp.power, 0.5), "Sub": (jnp.subtract, -2)}
@@ -311,7 +313,8 @@ def add_elementwise():
 
 def add_reductions():
     reductions = {
-        "ReduceL1": (lambda x, **k: jnp.abs(x).sum(**k), 0.125), "ReduceL2": (lambda x, **k: jnp.sqrt((x * x).sum(**k)), -2),
+        "ReduceL1": (lambda x, **k: jnp.abs(x).sum(**k), 0.125),
+        "ReduceL2": (lambda x, **k: jnp.sqrt((x * x).sum(**k)), -2),
         "ReduceLogSum": (lambda x, **k: jnp.log(x.sum(**k)), 0.25),
         "ReduceLogSumExp": (lambda x, **k: jnp.log(jnp.exp(x).sum(**k)), -2), "ReduceMax": (jnp.max, None),
         "ReduceMean": (jnp.mean, -2), "ReduceMin": (jnp.min, None), "ReduceSum": (jnp.sum, -2),
@@ -333,15 +336,16 @@ def add_reductions():
 def add_moves():
     case("Slice, backwards", "Slice", lambda x: x[1:4:2, ::-2], [draw(5, 4)],
          {"starts": [1, -1], "ends": [4, -100], "axes": [0, 1], "steps": [2, -2]})
-    case("Concat", "Concat", lambda a, b, c: jnp.concatenate([a, b, c], 1), [draw(2, 3, 2), draw(2, 1, 2), draw(2, 2, 2)],
-         {"axis": 1})
+    case("Concat", "Concat", lambda a, b, c: jnp.concatenate([a, b, c], 1),
+         [draw(2, 3, 2), draw(2, 1, 2), draw(2, 2, 2)], {"axis": 1})
     case("Expand", "Expand", lambda x: jnp.broadcast_to(x, (2, 3, 4)), [draw(3, 1)], {"shape": [2, 1, 4]})
     case("Tile", "Tile", lambda x: jnp.tile(x, (2, 1, 3)), [draw(2, 3, 2)], {"repeats": [2, 1, 3]})
     case("Pad", "Pad", lambda x: jnp.pad(x, ((1, 0), (2, 3)))[:, :-2], [draw(3, 4)], {"pads": [1, 2, 0, 1]})
-    case("Gather", "Gather", lambda x, i: jnp.take(x, i.astype(int), axis=1), [draw(2, 4, 3), np.array([[3, 0, 3], [1, 3, 1]])],
-         {"axis": 1}, labels=[1])
+    case("Gather", "Gather", lambda x, i: jnp.take(x, i.astype(int), axis=1),
+         [draw(2, 4, 3), np.array([[3, 0, 3], [1, 3, 1]])], {"axis": 1}, labels=[1])
     for mode, method in [("linear", "linear"), ("cubic", "cubic")]:
-        case(f"Resize, {mode}, antialiased", "Resize", lambda x, m=method: jax.image.resize(x, (1, 2, 3, 9), m), [draw(1, 2, 6, 5)],
+        case(f"Resize, {mode}, antialiased", "Resize", lambda x, m=method: jax.image.resize(x, (1, 2, 3, 9), m),
+             [draw(1, 2, 6, 5)],
              {"sizes": [1, 2, 3, 9], "mode": mode, "antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5})
     case("Resize, nearest", "Resize", lambda x: x.repeat(2, 2).repeat(3, 3), [draw(1, 2, 2, 3)],
          {"scales": [1.0, 1.0, 2.0, 3.0]})
@@ -381,10 +385,11 @@ def add_more_elementwise():
     case("Not", "Not", jnp.logical_not, [np.array([[True, False, True], [False, False, True]])], gradients=False)
     case("Clip, one bound", "Clip", lambda x: jnp.minimum(x, 0.5), [apart(draw(3, 5), 0.5)], {"max": 0.5})
     for x, slope in [((2, 3, 2, 2), (2, 3, 2, 2)), ((2, 3, 4), (4,)), ((2, 3, 2, 3), (3, 1, 1)), ((2, 3), ())]:
-        case(f"PRelu, {x} and {slope}", "PRelu", lambda a, b: jnp.where(a < 0, b * a, a), [apart(draw(*x), 0), draw(*slope)])
+        case(f"PRelu, {x} and {slope}", "PRelu", lambda a, b: jnp.where(a < 0, b * a, a),
+             [apart(draw(*x), 0), draw(*slope)])
     for a, b in [((3, 5), (3, 5)), ((2, 3, 4), (4,))]:
-        case(f"Mod, fmod, {a} and {b}", "Mod", jnp.fmod, [draw(*a, low=3, high=5) + 1 / 128, draw(*b, low=0.75, high=1.25)],
-             {"fmod": 1})
+        case(f"Mod, fmod, {a} and {b}", "Mod", jnp.fmod,
+             [draw(*a, low=3, high=5) + 1 / 128, draw(*b, low=0.75, high=1.25)], {"fmod": 1})
         case(f"Mod, {a} and {b}", "Mod", lambda a, b: a - b * jnp.floor(a / b),
              [draw(*a, low=-5, high=-3) + 1 / 128, draw(*b, low=0.75, high=1.25)])
 
@@ -415,8 +420,8 @@ def add_indexed():
     case("GatherND, batches", "GatherND",
          lambda x, i: jax.vmap(lambda a, b: a[tuple(jnp.moveaxis(b.astype(int), -1, 0))])(x, i),
          [draw(2, 3, 2), np.array([[[0], [2], [0]], [[1], [-1], [-2]]])], {"batch_dims": 1}, labels=[1])
-    case("ScatterElements", "ScatterElements", scatter(elements(1), "none"), [draw(3, 4), apart, draw(3, 2)], {"axis": 1},
-         labels=[1])
+    case("ScatterElements", "ScatterElements", scatter(elements(1), "none"), [draw(3, 4), apart, draw(3, 2)],
+         {"axis": 1}, labels=[1])
     case("ScatterElements, add", "ScatterElements", scatter(elements(0), "add"), [draw(3, 4), repeated, draw(2, 4)],
          {"axis": 0, "reduction": "add"}, labels=[1])
     case("ScatterND", "ScatterND", scatter(tuples, "none"), [draw(3, 4, 2), apart, draw(3, 2)], labels=[1])
@@ -442,15 +447,16 @@ def add_triangles_and_sums():
 
     for exclusive in [0, 1]:
         for reverse in [0, 1]:
-            case(f"CumSum, exclusive {exclusive}, reverse {reverse}", "CumSum", sums(exclusive, reverse), [draw(2, 5, 3)],
-                 {"axis": 1, "exclusive": exclusive, "reverse": reverse})
+            case(f"CumSum, exclusive {exclusive}, reverse {reverse}", "CumSum", sums(exclusive, reverse),
+                 [draw(2, 5, 3)], {"axis": 1, "exclusive": exclusive, "reverse": reverse})
 
 
 def add_response_normalisation():
     def lrn(size, alpha, beta, bias):
         def run(x):
             channels = x.shape[1]
-            near = [[-((size - 1) // 2) <= other - c <= size // 2 for other in range(channels)] for c in range(channels)]
+            near = [[-((size - 1) // 2) <= other - c <= size // 2 for other in range(channels)]
+                    for c in range(channels)]
             squares = jnp.einsum("cd,nd...->nc...", jnp.asarray(near, float), x * x)
             return x / (bias + alpha / size * squares) ** beta
         return run
@@ -556,14 +562,16 @@ def add_more_updates():
             ("centered", 0.75, 0.0625, 0.5, True, 0.0)]:
         scale = optax.scale_by_stddev if centered else optax.scale_by_rms
         add(f"Rmsprop, {name}", "arbalest.Rmsprop",
-            {"alpha": alpha, "epsilon": epsilon, "momentum": momentum, "centered": int(centered), "weight_decay": decay},
+            {"alpha": alpha, "epsilon": epsilon, "momentum": momentum, "centered": int(centered),
+             "weight_decay": decay},
             optax.chain(optax.add_decayed_weights(decay), scale(alpha, eps=epsilon, eps_in_sqrt=False),
                         optax.trace(momentum), optax.scale_by_learning_rate(rate)))
     for name, trust, momentum, nesterov, decay, alone in [
             ("plain", 0.5, 0.0, False, 0.0, (0, 0)), ("momentum, decay", 0.25, 0.875, False, 0.125, (0, 0)),
             ("Nesterov, one alone", 0.125, 0.5, True, 0.0, (0, 1))]:
         add(f"Lars, {name}", "arbalest.Lars",
-            {"trust_coefficient": trust, "momentum": momentum, "weight_decay": decay} | ({"nesterov": 1} if nesterov else {}),
+            {"trust_coefficient": trust, "momentum": momentum, "weight_decay": decay}
+            | ({"nesterov": 1} if nesterov else {}),
             optax.lars(rate, decay, trust_coefficient=trust, momentum=momentum, nesterov=nesterov,
                        trust_ratio_mask=(not alone[0], not alone[1])), alone)
     for name, beta1, beta2, epsilon, decay in [("defaults", 0.9, 0.999, 1e-8, 0.0),
@@ -703,15 +711,18 @@ def add_products_of_factors():
         return x[tuple(jnp.moveaxis(i.astype(int), -1, 0))]
 
     zeros = np.array([[1.5, 2, -3], [0, 2, 3], [0, 0, 2], [0, 0, 0]])
-    for name, x, axes, keepdims in [("", draw(2, 3, 2, 3), [2, 3], 1), (", zeros", zeros, [1], 0), (", all", draw(2, 3), [], 0)]:
+    for name, x, axes, keepdims in [("", draw(2, 3, 2, 3), [2, 3], 1), (", zeros", zeros, [1], 0),
+                                    (", all", draw(2, 3), [], 0)]:
         case(f"ReduceProd{name}", "ReduceProd",
              lambda x, a=axes, k=keepdims: jnp.prod(x, axis=tuple(a) or None, keepdims=bool(k)), [x],
              {"axes": axes, "keepdims": keepdims})
     for reduction, function, neutral in [("max", jnp.max, -np.inf), ("min", jnp.min, np.inf), ("mul", jnp.prod, 1)]:
         case(f"ScatterElements, {reduction}", "ScatterElements", met(elements, function, neutral),
-             [whole(3, 5), random.integers(-3, 3, (7, 5)), whole(7, 5)], {"axis": 0, "reduction": reduction}, labels=[1])
+             [whole(3, 5), random.integers(-3, 3, (7, 5)), whole(7, 5)], {"axis": 0, "reduction": reduction},
+             labels=[1])
         case(f"ScatterND, {reduction}", "ScatterND", met(tuples, function, neutral),
-             [whole(4, 3), np.array([[[1], [-1]], [[1], [0]], [[3], [1]]]), whole(3, 2, 3)], {"reduction": reduction}, labels=[1])
+             [whole(4, 3), np.array([[[1], [-1]], [[1], [0]], [[3], [1]]]), whole(3, 2, 3)], {"reduction": reduction},
+             labels=[1])
 
 
 def add_class_losses():
@@ -740,13 +751,14 @@ def add_class_losses():
 
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
-            add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed, add_triangles_and_sums,
-            add_response_normalisation, add_matrix_updates, add_recurrent,
+            add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed,
+            add_triangles_and_sums, add_response_normalisation, add_matrix_updates, add_recurrent,
             add_products_of_factors, add_class_losses]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:
-    file.write('{"made_with": %s, "cases": [\n' % json.dumps(f"jax {jax.__version__}, optax {optax.__version__}, numpy {np.__version__}, float64"))
+    versions = f"jax {jax.__version__}, optax {optax.__version__}, numpy {np.__version__}, float64"
+    file.write('{"made_with": %s, "cases": [\n' % json.dumps(versions))
     file.write(",\n".join(json.dumps(entry, separators=(",", ":")) for entry in cases))
     file.write('\n], "updates": [\n')
     file.write(",\n".join(json.dumps(entry, separators=(",", ":")) for entry in updates))

@@ -23,7 +23,8 @@ class Browser:
     def __init__(self):
         options = Options()
         options.binary_location = "/usr/bin/chromium"
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,940", "--hide-scrollbars"):
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,940",
+                         "--hide-scrollbars"):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
@@ -74,17 +75,25 @@ class Browser:
 
     def place(self, position="schedule.timeline.selected"):
         """[x, y, width] of an instance on the page."""
-        return self.ask(f"""(() => {{ const t = schedule.timeline, {{ start, end }} = schedule.trace.instances, at = {position};
+        return self.ask(f"""(() => {{
+          const t = schedule.timeline, {{ start, end }} = schedule.trace.instances, at = {position};
           const box = document.getElementById('timeline').getBoundingClientRect();
-          return [box.left + t.xOf(start[at]), box.top + t.yOf(t.trackOf(at)) + 8, t.xOf(end[at]) - t.xOf(start[at])] }})()""")
+          const x = t.xOf(start[at]);
+          return [box.left + x, box.top + t.yOf(t.trackOf(at)) + 8, t.xOf(end[at]) - x] }})()""")
+
+    def box(self, selector):
+        """[left, top, width, height] of an element on the page."""
+        return self.ask(f"""(() => {{ const box = document.querySelector('{selector}').getBoundingClientRect();
+          return [box.left, box.top, box.width, box.height] }})()""")
 
     def text(self, selector="body"):
         return self.driver.find_element(By.CSS_SELECTOR, selector).text
 
     def selected(self):
         """[name, instance] of what is selected."""
-        return self.ask("""(() => { const t = schedule.timeline, p = t.selected; if (!(p >= 0)) return null;
-          return [schedule.trace.head.tasks[schedule.trace.instances.task[p]].name, schedule.trace.instances.instance[p]] })()""")
+        return self.ask("""(() => {
+          const p = schedule.timeline.selected, { head, instances } = schedule.trace; if (!(p >= 0)) return null;
+          return [head.tasks[instances.task[p]].name, instances.instance[p]] })()""")
 
     def is_clean(self):
         """Nothing on the console, nothing fetched."""
@@ -102,23 +111,26 @@ class Files:
     def run(self, name, *options, graph="lenet"):
         trace = self.folder / f"{name}.trace.json.gz"
         if not trace.exists():
-            subprocess.run([self.arbalest, "run", f"{self.examples}/{graph}.onnxtxt", "--epochs", "1", "--trace", trace, *options],
-                           check=True, capture_output=True)
+            subprocess.run([self.arbalest, "run", f"{self.examples}/{graph}.onnxtxt", "--epochs", "1", "--trace", trace,
+                            *options], check=True, capture_output=True)
         return trace
 
     def lenet(self):
         return self.run("lenet", "--set", "prefetch.source=glyphs:?train=6400&test=640")
 
     def starved(self):
-        return self.run("starved", "--set", "prefetch.source=synthetic:?shape=1x28x28&classes=10&size=3200&test=320&delay=100000")
+        return self.run("starved",
+                        "--set", "prefetch.source=synthetic:?shape=1x28x28&classes=10&size=3200&test=320&delay=100000")
 
     def averaged(self):
         return self.run("averaged", "--devices", "cpu:0-1", "--learners", "3", "--strategy", "sma",
                         "--set", "prefetch.source=glyphs:?train=9600&test=640")
 
     def resnet(self):
-        return self.run("resnet20", "--devices", "cpu:0-1", "--learners", "2", "--strategy", "sma", "--set", "prefetch.batch=16",
-                        "--set", "prefetch.source=synthetic:?shape=3x32x32&classes=10&size=1280&test=64", graph="resnet20")
+        return self.run("resnet20", "--devices", "cpu:0-1", "--learners", "2", "--strategy", "sma",
+                        "--set", "prefetch.batch=16",
+                        "--set", "prefetch.source=synthetic:?shape=3x32x32&classes=10&size=1280&test=64",
+                        graph="resnet20")
 
     def world(self, hosts="ab"):
         """A trace of processes on these hosts."""
@@ -127,10 +139,13 @@ class Files:
             with socket.socket() as one:
                 one.bind(("127.0.0.1", 0))
                 port = one.getsockname()[1]
-            ranks = [subprocess.Popen([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace,
-                                       "--devices", "cpu:0", "--learners", "2", "--strategy", "sma", "--set", "prefetch.source=glyphs:?train=3200&test=640",
-                                       "--rank", str(rank), "--world-size", str(len(hosts)), "--rendezvous", f"127.0.0.1:{port}"],
-                                      env={**os.environ, "ARBALEST_HOST": host}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank, host in enumerate(hosts)]
+            command = [self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace,
+                       "--devices", "cpu:0", "--learners", "2", "--strategy", "sma",
+                       "--set", "prefetch.source=glyphs:?train=3200&test=640",
+                       "--world-size", str(len(hosts)), "--rendezvous", f"127.0.0.1:{port}"]
+            ranks = [subprocess.Popen([*command, "--rank", str(rank)], env={**os.environ, "ARBALEST_HOST": host},
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                     for rank, host in enumerate(hosts)]
             assert [rank.wait(120) for rank in ranks] == [0] * len(hosts)
         return trace
 
@@ -152,10 +167,12 @@ class Files:
         """The page of a sweep of two rates, two momenta and two seeds."""
         page = self.folder / "sweep.html"
         if not page.exists():
-            subprocess.run([self.arbalest, "sweep", f"{self.examples}/lenet.onnxtxt", "--epochs", "2", "--set", "prefetch.source=glyphs:?train=640&test=160",
-                            "--vary", "train.lr=0.02,0.05", "--vary", "train.momentum=0.5,0.9", "--vary", "seed=1,2", "-o", self.folder / "sweep"],
+            subprocess.run([self.arbalest, "sweep", f"{self.examples}/lenet.onnxtxt", "--epochs", "2",
+                            "--set", "prefetch.source=glyphs:?train=640&test=160", "--vary", "train.lr=0.02,0.05",
+                            "--vary", "train.momentum=0.5,0.9", "--vary", "seed=1,2", "-o", self.folder / "sweep"],
                            check=True, capture_output=True)
-            subprocess.run([self.arbalest, "report", self.folder / "sweep", "-o", page], check=True, capture_output=True)
+            subprocess.run([self.arbalest, "report", self.folder / "sweep", "-o", page], check=True,
+                           capture_output=True)
         return page
 
     def page(self, *traces):

@@ -3,8 +3,8 @@
 """The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER [TRACE | SWEEP]]
 
 Trains for seconds, opens the pages in headless Chromium and uses them as a reader would. The last line is "N passed,
-N failed". With --pictures it leaves the pictures of the documentation: all that it can make by itself and gpu.png of the
-given trace, or sweep.png of the given sweep's folder alone. Needs Debian's chromium, chromium-driver and
+N failed". With --pictures it leaves the pictures of the documentation: all that it can make by itself and gpu.png of
+the given trace, or sweep.png of the given sweep's folder alone. Needs Debian's chromium, chromium-driver and
 python3-selenium.
 """
 import os
@@ -36,7 +36,8 @@ def shows_charts_aligned_in_time(browser, files):
     place = "document.getElementById('%s').getBoundingClientRect().%s"
     assert browser.ask(place % ("charts", "left")) == browser.ask(place % ("timeline", "left"))
     assert browser.ask(place % ("charts", "width")) == browser.ask(place % ("timeline", "width"))
-    assert browser.ask("Math.max(...schedule.charts.charts.find((chart) => chart.unit === 'slots').lines[0].curve.values)") <= 3
+    slots = "schedule.charts.charts.find((chart) => chart.unit === 'slots')"
+    assert browser.ask(f"Math.max(...{slots}.lines[0].curve.values)") <= 3
     browser.keys("5")
     text = browser.text("main")
     assert "Devices over time" in text and "the process had up to" in text, text
@@ -53,7 +54,8 @@ def draws_layers_that_were_timed_after_the_run(browser, files):
         record = content["traceEvents"][0]["args"]
         nodes = [event for event in content["traceEvents"] if event.get("cat") == "node"]
         content["traceEvents"] = [event for event in content["traceEvents"] if event.get("cat") != "node"]
-        first = [event["args"] | {"ns": round(1000 * event["dur"])} for event in nodes if event["args"]["iteration"] == nodes[0]["args"]["iteration"]]
+        first = [event["args"] | {"ns": round(1000 * event["dur"])} for event in nodes
+                 if event["args"]["iteration"] == nodes[0]["args"]["iteration"]]
         record["timed"] = {key: [node[key] for node in first] for key in ("launch", "task", "ns")}
 
     trace = files.changed(files.lenet(), "timed", change)
@@ -66,7 +68,8 @@ def draws_layers_that_were_timed_after_the_run(browser, files):
     assert "conv2" in browser.text("main")
     browser.keys("4")
     assert "If a layer were twice as fast" in browser.text("main")
-    said = subprocess.run([files.arbalest, "trace", trace, "--what-if", "conv2*0.5"], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run([files.arbalest, "trace", trace, "--what-if", "conv2*0.5"], check=True, capture_output=True,
+                          text=True).stdout
     assert "by what each node takes after the run" in said and "conv2*0.5" in said, said
     browser.is_clean()
 
@@ -84,7 +87,8 @@ def verdict_is_the_terminals(browser, files):
 @test
 def every_view_opens(browser, files):
     browser.open(files.page(files.averaged()))
-    for key, words in (("2", "critical cycle"), ("3", "idle, because"), ("4", "If a task were faster"), ("5", "Planned, and allocated"), ("1", "Nothing selected")):
+    for key, words in (("2", "critical cycle"), ("3", "idle, because"), ("4", "If a task were faster"),
+                       ("5", "Planned, and allocated"), ("1", "Nothing selected")):
         browser.keys(key)
         assert words in browser.text("main"), (key, words)
     browser.keys("?")
@@ -116,7 +120,8 @@ def measures_with_snapping(browser, files):
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
     x, y, wide = browser.place()
     places = [(x + 3, y), (x + wide / 2, y), (x + wide - 3, y)]
-    wanted = browser.ask("(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances; return [start[t.selected], end[t.selected]] })()")
+    wanted = browser.ask("""(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances;
+      return [start[t.selected], end[t.selected]] })()""")
     browser.drag(places, shift=True)
     assert browser.ask("schedule.timeline.measure") == wanted
     browser.keys(Keys.ESCAPE)
@@ -132,11 +137,13 @@ def measures_with_snapping(browser, files):
 def opens_at_a_few_iterations(browser, files):
     for trace in (files.lenet(), files.averaged()):
         browser.open(files.page(pathlib.Path(trace)))
-        seen, span, steady = browser.ask("""[[schedule.timeline.from, schedule.timeline.to], schedule.timeline.span, schedule.trace.head.steady]""")
+        seen, span, steady = browser.ask("[[schedule.timeline.from, schedule.timeline.to], schedule.timeline.span,"
+                                         " schedule.trace.head.steady]")
         assert 3 < (seen[1] - seen[0]) / steady["iteration_ns"] < 5.5, (seen, steady)
         assert span[0] < seen[0] and seen[1] < span[1]
     browser.driver.find_element(By.XPATH, "//button[text()='whole run']").click()
-    assert browser.ask("schedule.timeline.from <= schedule.timeline.span[0] && schedule.timeline.to >= schedule.timeline.span[1]")
+    assert browser.ask("schedule.timeline.from <= schedule.timeline.span[0]"
+                       " && schedule.timeline.to >= schedule.timeline.span[1]")
     browser.until("return /from=0&to=/.test(location.hash)")
     browser.driver.find_element(By.XPATH, "//button[text()='some iterations']").click()
     assert browser.ask("[schedule.timeline.from, schedule.timeline.to]") == seen
@@ -146,9 +153,10 @@ def opens_at_a_few_iterations(browser, files):
 @test
 def wheel_zooms_and_drags_move(browser, files):
     browser.open(files.page(files.lenet()))
-    box = browser.ask("(() => { const b = document.getElementById('timeline').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
+    box = browser.box("#timeline")
     x, y = box[0] + box[2] * 0.6, box[1] + box[3] - 12
-    seen = lambda: browser.ask(f"[schedule.timeline.from, schedule.timeline.to, schedule.timeline.timeAt({int(x)} - {box[0]})]")
+    seen = lambda: browser.ask(f"[schedule.timeline.from, schedule.timeline.to,"
+                               f" schedule.timeline.timeAt({int(x)} - {box[0]})]")
     a = seen()
     browser.wheel(x, y, 0, -100)
     browser.until(f"return schedule.timeline.to - schedule.timeline.from < {a[1] - a[0] - 1}")
@@ -195,17 +203,22 @@ def tip_is_of_what_is_pointed_at(browser, files):
 def short_tasks_are_seen_at_any_zoom(browser, files):
     browser.open(files.page(files.resnet()))  # whose fills and copies take a thousandth of an iteration
     ink = """(() => { const t = schedule.timeline, seen = {};
-      const copy = Object.assign(document.createElement('canvas'), { width: t.canvas.width, height: t.canvas.height }).getContext('2d', { willReadFrequently: true });
+      const canvas = document.createElement('canvas');
+      Object.assign(canvas, { width: t.canvas.width, height: t.canvas.height });
+      const copy = canvas.getContext('2d', { willReadFrequently: true });
       copy.drawImage(t.canvas, 0, 0);
       const page = t.palette.page.match(/\\w\\w/g).map((part) => parseInt(part, 16));
       t.tracks.forEach((track, at) => {
         const y = Math.round((t.yOf(at) + t.row / 2) * t.ratio);
-        const { start } = schedule.trace.instances, seenIn = (row) => start.subarray(row.first, row.last).some((time) => t.from < time && time < t.to);
+        const { start } = schedule.trace.instances, isSeen = (time) => t.from < time && time < t.to;
+        const seenIn = (row) => start.subarray(row.first, row.last).some(isSeen);
         if (!track.rows.some((row) => seenIn(schedule.trace.rows.rows[row]))) return;
         if (y >= t.canvas.height || !['host', 'copy_in'].includes(track.kind)) return;
         const { data } = copy.getImageData(190 * t.ratio, y, t.canvas.width - 190 * t.ratio, 1);
         let most = 0;
-        for (let i = 0; i < data.length; i += 4) most = Math.max(most, Math.max(...[0, 1, 2].map((c) => Math.abs(data[i + c] - page[c]))));
+        for (let i = 0; i < data.length; i += 4) {
+          most = Math.max(most, ...[0, 1, 2].map((c) => Math.abs(data[i + c] - page[c])));
+        }
         seen[track.name] = most; });
       return seen })()"""
     for key in "if":  # some iterations, all
@@ -221,11 +234,12 @@ def folds_charts(browser, files):
     browser.open(files.page(files.lenet()))
     high = "schedule.charts.height"
     before, count = browser.ask(high), browser.ask("schedule.charts.placed.length")
-    left, top = browser.ask("(() => { const b = document.getElementById('charts').getBoundingClientRect(); return [b.left, b.top] })()")
+    left, top, *_ = browser.box("#charts")
     browser.drag([(left + 40, top + 8)])
     assert browser.ask("[...schedule.charts.folded]") == ["CPU in use"]
-    assert browser.ask("schedule.charts.placed[0].height") < browser.ask("schedule.charts.placed[1].height") and browser.ask("schedule.charts.placed.length") >= count
-    left, top = browser.ask("(() => { const b = document.getElementById('charts').getBoundingClientRect(); return [b.left, b.top] })()")
+    assert browser.ask("schedule.charts.placed[0].height < schedule.charts.placed[1].height")
+    assert browser.ask("schedule.charts.placed.length") >= count
+    left, top, *_ = browser.box("#charts")
     browser.drag([(left + 40, top + 8)])
     assert browser.ask("[...schedule.charts.folded]") == [] and browser.ask(high) == before
     browser.driver.find_element(By.ID, "tool-charts").click()
@@ -291,14 +305,17 @@ def finds_layers(browser, files):
     names = browser.ask("[...schedule.timeline.matches.launches].map((at) => schedule.trace.head.launches[at])")
     assert names and all("h2/c1" in name for name in names), names
     layer = "schedule.foundAt.layer"
-    seen = browser.ask(f"[{layer}.launch, {layer}.start > schedule.timeline.from && {layer}.end < schedule.timeline.to, schedule.timeline.scale * ({layer}.end - {layer}.start)]")
+    seen = browser.ask(f"[{layer}.launch,"
+                       f" {layer}.start > schedule.timeline.from && {layer}.end < schedule.timeline.to,"
+                       f" schedule.timeline.scale * ({layer}.end - {layer}.start)]")
     assert seen[1] and seen[2] >= 30, seen
     first = browser.ask("schedule.foundAt.time")
     browser.keys(Keys.ENTER)
     assert browser.ask("schedule.foundAt.time") > first
     browser.keys(Keys.ESCAPE, "5")
     browser.driver.find_elements(By.XPATH, "//td//button[text()='h1/c1.conv']")[0].click()
-    assert browser.ask("schedule.state.view") == "timeline" and browser.text("#found") == "1 layer", browser.text("#found")
+    assert browser.ask("schedule.state.view") == "timeline"
+    assert browser.text("#found") == "1 layer", browser.text("#found")
     assert browser.ask(f"schedule.trace.head.launches[{layer}.launch]").startswith("h1/c1.conv")
     browser.is_clean()
 
@@ -318,7 +335,8 @@ def ready_is_when_what_came_last_had_ended(browser, files):
 def tells_of_which_run_it_is(browser, files):
     browser.open(files.page(files.lenet()))
     said = browser.text("#panel .card")
-    for words in ("lenet.onnxtxt --epochs 1 --trace", "glyphs:?train=6400&test=640", "fp32", "images/s", "in the steady state", " UTC", "processor"):
+    for words in ("lenet.onnxtxt --epochs 1 --trace", "glyphs:?train=6400&test=640", "fp32", "images/s",
+                  "in the steady state", " UTC", "processor"):
         assert words in said, (words, said)
     wide = files.run("wide", "--set", "prefetch.batch=160", "--set", "prefetch.source=glyphs:?train=6400&test=640")
     browser.open(files.page(files.lenet(), wide))
@@ -344,7 +362,8 @@ def plan_keeps_its_texts_in_boxes(browser, files):
                 return own.left < box.left + 5 || own.right > box.right || own.top < box.top || own.bottom > box.bottom;
               }).map((text) => text.textContent) })""")
             assert beyond == [], (wide, each, beyond)
-            least = browser.ask("Math.min(...[...document.querySelectorAll('.plan svg text')].map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a))")
+            least = browser.ask("""Math.min(...[...document.querySelectorAll('.plan svg text')].map((text) =>
+              parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a))""")
             assert least >= 10, (wide, each, least)
     browser.driver.set_window_size(size["width"], size["height"])
     browser.is_clean()
@@ -458,7 +477,9 @@ def sorts_costs(browser, files):
     head = browser.driver.find_elements(By.XPATH, "//th/button[text()='layer']")[0]
     head.click()
     by_name = texts(2, 1)
-    assert by_name != layers and sorted(by_name) == sorted(layers) and by_name.index("h2/c1.bn") < by_name.index("h10/c1.bn" if "h10/c1.bn" in by_name else "h3/c1.bn")
+    assert by_name != layers and sorted(by_name) == sorted(layers)
+    later = "h10/c1.bn" if "h10/c1.bn" in by_name else "h3/c1.bn"
+    assert by_name.index("h2/c1.bn") < by_name.index(later)
     head.send_keys(Keys.ENTER)  # has the focus still
     assert texts(2, 1) == by_name[::-1]
     assert browser.ask("document.activeElement.parentElement.getAttribute('aria-sort')") == "descending"
@@ -514,7 +535,8 @@ def hostile_names_are_names(browser, files):
     hostile = "</script><img src=x onerror=alert(1)>\u202etxet\u0007"
 
     def change(content):
-        record = next(event for event in content["traceEvents"] if event["ph"] == "M" and event["name"] == "arbalest")["args"]
+        record = next(event for event in content["traceEvents"] if event["ph"] == "M"
+                      and event["name"] == "arbalest")["args"]
         record["graph"] = hostile
         for kind in ("tasks", "lanes"):
             for one in record["plan"][kind]:
@@ -576,8 +598,9 @@ def is_quick_with_a_million_instances(browser, files):
       };
       step();""")
     frames.sort()
-    print(f"  a million instances: {page.stat().st_size / 1e6:.1f} MB, first paint {paint:.0f} ms, drawn after {ready:.0f} ms, "
-          f"frames {sum(frames) / len(frames):.1f} ms, 95 % within {frames[int(len(frames) * 0.95)]:.1f} ms")
+    print(f"  a million instances: {page.stat().st_size / 1e6:.1f} MB, first paint {paint:.0f} ms, "
+          f"drawn after {ready:.0f} ms, frames {sum(frames) / len(frames):.1f} ms, "
+          f"95 % within {frames[int(len(frames) * 0.95)]:.1f} ms")
     assert paint <= 1000, paint
     assert frames[int(len(frames) * 0.95)] <= 16, frames
     browser.is_clean()

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A long trace made of a short one: long_trace.py TRACE OUT INSTANCES
 
-The run is repeated, each time with other durations (up to a fifth shorter, so that nothing overlaps that did not), until
-the trace has so many task instances. For the browser test, and for trying the viewer with more than a run here records.
+The run is repeated, each time with other durations (up to a fifth shorter, so that nothing overlaps that did not),
+until the trace has so many task instances. For the browser test, and for trying the viewer with more than a run here
+records.
 """
 import gzip
 import json
@@ -35,7 +36,8 @@ def main():
             for event in tasks:
                 task, at = event["args"]["task"], turn * length
                 early = event["dur"] * 0.1 * chance.random()
-                args = {"task": task, "iteration": event["args"]["iteration"] + turn * ticks[plan["tasks"][task]["clock"]]}
+                args = {"task": task,
+                        "iteration": event["args"]["iteration"] + turn * ticks[plan["tasks"][task]["clock"]]}
                 for moment in ("ready", "issued"):
                     if moment in event["args"]:
                         args[moment] = round(event["args"][moment] + at - 0.2 * chance.random() * (turn > 0), 3)

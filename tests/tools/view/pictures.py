@@ -40,7 +40,8 @@ def pictures(browser, files, folder, trace=None):
     browser.open(files.page(files.resnet()))
     average_picture(browser, folder / "schedule.png")
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
-    browser.ask("""(() => { const { timeline } = schedule, { start, end } = schedule.trace.instances, at = timeline.selected;
+    browser.ask("""(() => {
+      const { timeline } = schedule, { start, end } = schedule.trace.instances, at = timeline.selected;
       timeline.setView(start[at] - 0.02 * (end[at] - start[at]), end[at] + 0.02 * (end[at] - start[at])) })()""")
     browser.ask("document.getElementById('panel').scrollTo(0, 1e6)")
     time.sleep(0.5)

@@ -57,7 +57,7 @@ class RunError : public Error {
   explicit RunError(const std::string& message) : Error(Code::Run, message) {}
 };
 
-// A rank was asked to end before all ranks had begun (exit status 130).
+// A command was asked to end before it was done (exit status 130).
 class InterruptedError : public Error {
  public:
   explicit InterruptedError(const std::string& message) : Error(Code::Interrupted, message) {}

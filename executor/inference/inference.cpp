@@ -147,7 +147,7 @@ void Inference::blame_data(const Measurement& measured) const {
 }
 
 Validated Inference::run(const std::function<void(const InferredBatch&)>& each, std::stop_token stop) {
-  if (stop.stop_requested()) throw RunError("interrupted");
+  if (stop.stop_requested()) throw InterruptedError("interrupted");
   const auto began = std::chrono::steady_clock::now();
   const LoopPlan& planned = model_->planned();
   Scheduler::HostFunctions host(model_->plan.tasks.size());
@@ -169,7 +169,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   scheduling.host_standstill_seconds = host_patience(options_.execution);
   Scheduler scheduler(*model_->binding, std::move(host), scheduling);
   scheduler.run(stop);
-  if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");
+  if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw InterruptedError("interrupted");
 
   Validated result;
   const std::string& loss = model_->prepared.program.training().metrics.front().name;

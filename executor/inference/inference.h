@@ -50,7 +50,7 @@ class Inference {
 
   // May be called once. `each` gets every batch, one at a time; with several devices the order is not fixed. An
   // exception of `each` ends the pass. Returns what the graph's Validate measures, as the last validation of a run with
-  // the same weights does. Throws RunError if `stop` was requested before the end.
+  // the same weights does. Throws InterruptedError if `stop` was requested before the end.
   //
   // If there are several processes, rank 0 gets the batches of all: those of the others once the pass is over. All
   // return the same.

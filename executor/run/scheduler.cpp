@@ -304,6 +304,8 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
       std::rethrow_exception(thrown);
     } catch (const TaskError&) {  // of the training as a whole
       return thrown;
+    } catch (const InterruptedError&) {
+      return thrown;
     } catch (const DeviceError& e) {
       message = e.what();
       for (const auto& [other, at] : e.besides) {
@@ -439,7 +441,7 @@ void Scheduler::leave() {
 
 // Asks all processes to come to rest if that is due here, and answers if one has asked.
 void Scheduler::look_up_with_others(bool interrupted) {
-  if (interrupted && !options_.rest) return fail(std::make_exception_ptr(TaskError("interrupted", -1)));
+  if (interrupted && !options_.rest) return fail(std::make_exception_ptr(InterruptedError("interrupted")));
   if (!phase_.asked && (interrupted || (options_.rest_due && options_.rest_due()))) {
     phase_.asked = true;
     options_.ranks->call(phase_.stretch);

@@ -142,6 +142,7 @@ TEST_CASE("an interrupted cell says so") {
   const ScalingCell cell =
       measure_cell(without_validation(test::tiny({})), test::on_cpus(), WindowRule{}, stop.get_token());
   CHECK(cell.error == "interrupted");
+  CHECK_THROWS_WITH_AS(throw_unless_measured(cell), "interrupted", InterruptedError);
 }
 
 }  // namespace bench_sweep_test

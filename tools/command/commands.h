@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The subcommands. Each returns the exit status; a wrong graph is thrown as GraphError, a failed run as RunError.
+// What was asked to end before it was done returns kInterrupted or throws InterruptedError.
 
 #include "tools/command/options.h"
 
@@ -10,7 +11,7 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;         // the run failed
 inline constexpr int kWrong = 2;          // the command or the graph is wrong
 inline constexpr int kNotReached = 3;     // --until was not reached
-inline constexpr int kInterrupted = 130;  // interrupted or out of time, after saving
+inline constexpr int kInterrupted = 130;  // interrupted or out of time
 
 int command_run(const RunOptions& options);
 int command_sweep(const SweepOptions& options);

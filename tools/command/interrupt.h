@@ -14,6 +14,8 @@ namespace arbalest {
 class InterruptHandler {
  public:
   static constexpr const char* kOfBatches =
+      "\narbalest: ending after the batches already read; once more to stop at once\n";
+  static constexpr const char* kOfTraining =  // of a model, which is saved
       "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
 
   // `told` is written to standard error when the process is asked to end; it lives as long as the handler.

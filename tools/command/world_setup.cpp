@@ -246,6 +246,8 @@ int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
     return status;
   } catch (const GraphError& error) {
     throw GraphError(tell(error));
+  } catch (const InterruptedError& error) {
+    throw InterruptedError(tell(error));
   } catch (const std::exception& error) {
     throw RunError(tell(error));
   }

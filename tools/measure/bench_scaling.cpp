@@ -245,6 +245,11 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
   return cell;
 }
 
+void throw_unless_measured(const ScalingCell& cell) {
+  if (cell.failure) std::rethrow_exception(cell.failure);
+  if (!cell.measured()) throw InterruptedError(cell.error);
+}
+
 ScalingRow ScalingTable::add(ScalingCell cell) {
   ScalingRow row;
   row.cell = std::move(cell);

@@ -124,6 +124,9 @@ void train_without_end(SessionOptions& session);
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
                          const std::stop_token& interrupted, const Train& train = run_training);
 
+// Throws the cell's failure, or InterruptedError.
+void throw_unless_measured(const ScalingCell& cell);
+
 // The settings that all cells of a sweep share.
 struct ScalingSweep {
   std::string graph;                     // its name

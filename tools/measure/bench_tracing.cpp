@@ -38,7 +38,7 @@ TracingRound measure_tracing(const Graph& graph, const SessionOptions& session, 
     traced.files.trace = way == Tracing::None ? "" : "trace.json.gz";
     traced.execution.sample_ms = way == Tracing::Sampled ? sample_ms : 0;
     const ScalingCell cell = measure_cell(graph, traced, rule, interrupted, train);
-    if (!cell.measured()) throw RunError(cell.error);
+    throw_unless_measured(cell);
     measured.images_per_second[size_t(way)] = summarize(cell.windows).median;
   }
   return measured;

@@ -29,8 +29,7 @@ int command_profile(const ProfileOptions& options) {
   };
   const WindowRule rule{.windows = 1, .window_seconds = options.seconds};
   const ScalingCell cell = measure_cell(graph, session, rule, interrupt.token(), train);
-  if (cell.failure) std::rethrow_exception(cell.failure);
-  if (!cell.measured()) throw RunError(cell.error);
+  throw_unless_measured(cell);
   run.graph = graph.name;
   run.device = cell.devices.front();
   run.precision = name_of(session.numerics.precision);

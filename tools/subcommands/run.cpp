@@ -29,7 +29,7 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   std::optional<InterruptHandler> interrupt;
   const RunSurroundings around{.ranks = ranks, .observers = {&progress}, .begins = [&] {
                                  const bool tells = !ranks || ranks->first();
-                                 return interrupt.emplace(tells ? InterruptHandler::kOfBatches : "").token();
+                                 return interrupt.emplace(tells ? InterruptHandler::kOfTraining : "").token();
                                }};
   const RunOutcome outcome = run_as_told(options, around);
   const RunFinished& end = outcome.end;

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "executor/trace/trace_file.h"
@@ -24,6 +25,20 @@ std::string text_of(const std::string& path) {
 }
 
 // A place with a trained model.
+// Waits until the process handles the signal: the system tells which ones it does, as bits of a number.
+void await_handler(pid_t process, int signal) {
+  const std::string path = fmt::format("/proc/{}/status", process), key = "SigCgt:";
+  for (const auto until = WallTime::now() + std::chrono::seconds(60); WallTime::now() < until;) {
+    std::ifstream status(path);
+    for (std::string line; std::getline(status, line);) {
+      if (!line.starts_with(key)) continue;
+      if ((std::stoull(line.substr(key.size()), nullptr, 16) >> (signal - 1) & 1) != 0) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  FAIL("the process never handled the signal");
+}
+
 struct TrainedPlace : Place {
   TrainedPlace() {
     Rank process(command({"--devices", "cpu:0"}), path("errors"));
@@ -118,6 +133,22 @@ TEST_CASE("processes that evaluate other weights are refused, and a process that
   CHECK(ranks[1]->wait() == -SIGKILL);
   CHECK(ranks[0]->wait() == kFailed);
   has(ranks[0]->errors(), fmt::format("rank 1 on {} is lost", host_name()));
+}
+
+TEST_CASE("an interrupt ends evaluation and prediction with the status of an interrupted run, and saves nothing") {
+  const TrainedPlace place;
+  for (const char* name : {"predict", "evaluate"}) {
+    const std::vector<Words> words = place.words_of(
+        {name, place.graph, "--set", "prefetch.source=\"synthetic:?shape=1x16x16&classes=10&size=8&test=20000000\"",
+         "--set", "report.batch=1"},
+        1, "cpu:0");
+    Rank process(words[0], place.path("errors"));
+    await_handler(process.process(), SIGUSR1);  // as the pass begins; SIGINT has one of doctest's before
+    process.send(SIGUSR1);
+    CHECK(process.wait() == kInterrupted);
+    has(process.errors(), "ending after the batches already read; once more to stop at once\n");
+    has(process.errors(), "interrupted");
+  }
 }
 
 TEST_CASE("each rank that is left keeps its part of the trace of a run that fails") {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <utility>
@@ -21,6 +22,16 @@ namespace {
 
 std::string joined(const std::string& folder, const std::string& name) {
   return folder.empty() || name.empty() ? folder + name : folder + "/" + name;
+}
+
+using Identities = std::set<std::pair<dev_t, ino_t>>;  // of folders, independently of their names
+
+// Adds the folder and those above it, to the root of the file system.
+void add_with_above(std::string folder, Identities& known) {
+  struct stat status = {};
+  for (; stat(folder.c_str(), &status) == 0; folder += "/..") {
+    if (!known.emplace(status.st_dev, status.st_ino).second) return;
+  }
 }
 
 enum class EntryKind { File, Folder, Missing, Other };  // missing: a link that leads nowhere
@@ -55,8 +66,14 @@ class Entries {
     return S_ISDIR(status.st_mode) ? EntryKind::Folder : EntryKind::Other;
   }
 
-  // Identifies the folder independently of its name.
-  std::pair<dev_t, ino_t> identity() const {
+  // Whether it is a link to one of these folders.
+  bool leads_to(const dirent& entry, const Identities& folders) const {
+    struct stat status = {};
+    return entry.d_type != DT_DIR && fstatat(dirfd(folder_.get()), entry.d_name, &status, 0) == 0 &&
+           folders.contains({status.st_dev, status.st_ino});
+  }
+
+  Identities::value_type identity() const {
     struct stat status = {};
     errno = 0;
     if (fstat(dirfd(folder_.get()), &status) != 0) fail_file("looked at", path_);
@@ -75,10 +92,12 @@ class Entries {
 
 std::vector<std::string> folders_in(const std::string& folder, int64_t* images) {
   std::vector<std::string> names;
+  Identities above;
+  add_with_above(folder, above);
   Entries entries(folder);
   while (const dirent* entry = entries.next()) {
     const EntryKind kind = entries.kind(*entry);
-    if (kind == EntryKind::Folder) names.emplace_back(entry->d_name);
+    if (kind == EntryKind::Folder && !entries.leads_to(*entry, above)) names.emplace_back(entry->d_name);
     if (images && kind == EntryKind::File && is_image_name(entry->d_name)) ++*images;
   }
   std::sort(names.begin(), names.end());
@@ -87,12 +106,11 @@ std::vector<std::string> folders_in(const std::string& folder, int64_t* images) 
 
 void list_images(const std::string& folder, const std::string& prefix, PathList& images,
                  std::set<std::string, std::less<>>& missing, PassedOver& others) {
-  std::set<std::pair<dev_t, ino_t>> walked;
-  // A link to a folder above would bring the images of other classes.
-  struct stat status = {};
-  for (std::string above = folder + "/.."; stat(above.c_str(), &status) == 0; above += "/..") {
-    if (!walked.emplace(status.st_dev, status.st_ino).second) break;
-  }
+  // A link to a folder above would bring the images of other classes. A folder that is a link itself has one above its
+  // place and one above what it leads to.
+  Identities walked;
+  add_with_above((std::filesystem::absolute(folder) / "").parent_path().parent_path().string(), walked);
+  add_with_above(folder + "/..", walked);
   std::vector<std::string> waiting = {""};  // relative to the folder
   while (!waiting.empty()) {
     const std::string inside = std::move(waiting.back());

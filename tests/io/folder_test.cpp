@@ -176,6 +176,23 @@ TEST_CASE("folder: links are followed, and loops end") {
   CHECK(train->size() + test->size() == 4 + 2 + 1);  // b/up leads to what is in a, and is left out
 }
 
+TEST_CASE("folder: a link to a folder above is no class, and no class leads up by its place") {
+  TestFolder folder, elsewhere;
+  write_photos(folder, {"photos/a", "photos/b"}, 2);
+  std::filesystem::create_directory_symlink(".", folder / "photos/all");
+  std::filesystem::create_directory_symlink("..", folder / "photos/up");
+  std::filesystem::create_directory_symlink(folder / "photos", folder / "photos/whole");
+  elsewhere.write("c/one.jpg", std::string("one"));
+  std::filesystem::create_directory_symlink(folder / "photos", elsewhere / "c/back");
+  std::filesystem::create_directory_symlink(elsewhere / "c", folder / "photos/c");
+  const auto open_part = [&](const char* split) {
+    return open_source("folder:" + (folder / "photos").string() + "?test=0.01", split, 1);
+  };
+  const auto train = open_part("train"), test = open_part("test");
+  CHECK(train->class_names() == Strings{"a", "b", "c"});
+  CHECK(train->size() + test->size() == 4 + 1);
+}
+
 TEST_CASE("folder: a link that leads nowhere is an image that is missing") {
   TestFolder folder;
   write_photos(folder, {"train/a", "test/a"}, 2);

@@ -234,9 +234,13 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
     class_ends.push_back(int64_t(photos.size()));
   }
   if (photos.size() == 0) {
+    const std::string root = split.root.string();
     throw MissingSplit(
-        fmt::format("source '{}': found no images in '{}', {}", spec.label(), split.root.string(),
-                    split.divided ? "which has one in each class, for training" : describe_folder(split.root)));
+        split.divided
+            ? fmt::format("source '{}': found no images for split '{}': each class in '{}' has only one, which "
+                          "is for training",
+                          spec.label(), spec.split, root)
+            : fmt::format("source '{}': found no images in '{}', {}", spec.label(), root, describe_folder(split.root)));
   }
   const std::string instead = split.divided ? meant_instead(spec, split.classes, split.beside) : "";
   warn_of_one_class(spec, photo_and_label(int64_t(split.classes.size())), split.classes,

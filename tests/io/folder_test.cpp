@@ -237,7 +237,8 @@ TEST_CASE("folder: fractions that are none, and classes too small for one") {
   TestFolder folder;
   write_photos(folder, {"a", "b"}, 1);
   CHECK(open(folder)->size() == 2);
-  check_parts(run_error(folder, "test"), {"found no images", "one in each class, for training"});
+  check_parts(run_error(folder, "test"),
+              {"found no images for split 'test': each class in '", "' has only one, which is for training"});
   for (const char* fraction : {"0", "1", "-0.1", "nan", "x", "", "0.2x"})
     check_parts(message_of<GraphError>([&] { open(folder, "train", std::string("?test=") + fraction); }),
                 {"option 'test' is '", "expected a number between 0 and 1"});

@@ -235,8 +235,23 @@ TEST_CASE("init: photos takes files, and arrays in their own size") {
   const std::string arrays = desk.init("photos", {"--data", "npy:" + desk.path("bytes")});
   desk.train(arrays);
   check_parts(content(arrays), {"# Photos in files: training sees a random part of each in this size",
-                                "# flip = 1 mirrors half of the images, which spoils digits and text.\n  # Bytes"});
+                                "# Half of the images are mirrored; digits and text need flip = 0.\n  # Bytes"});
   CHECK(content(arrays).find("folder photos") == std::string::npos);
+  const std::string grey = desk.init("photos", {"--data", "glyphs:?train=64&test=32"});
+  check_parts(content(grey), {"flip = 0, mean"});
+  CHECK(content(grey).find("mirror") == std::string::npos);
+  desk.train(grey);
+}
+
+TEST_CASE("init: data with one split make a graph that is sound, without a validation") {
+  const Desk desk;
+  for (const char* name : {"cat", "dog"}) {
+    desk.folder.write(fmt::format("single/{}/0.png", name), encode_png(test_image(40, 36, 3, 5, 1)));
+  }
+  const std::string file = desk.init("cnn", {"--data", "folder:" + desk.path("single")});
+  check_parts(desk.said(), {"has no split test or validation: Validate is a comment in the graph"});
+  check_parts(content(file), {"\n  # report = arbalest.Validate"});
+  desk.train(file);
 }
 
 #ifdef ARBALEST_ONNX
@@ -260,6 +275,10 @@ TEST_CASE("init: finetune cuts the old head off, and gives images of the model's
   const std::string arrays = desk.init("finetune", {"--model", model, "--data", "glyphs:?train=128&test=64"});
   check_parts(content(arrays), {"# Bytes become (pixel / 255 - mean) / std.\n", "flip = 0, mean = [0.5]"});
   desk.train(arrays);
+  check_parts(desk.refusal("finetune", {"--model", model, "--data", "npy:" + desk.path("bytes")}),
+              {"uint8[3,28,28]", "expected as many channels as the model takes, 1"});
+  check_parts(desk.refusal("finetune", {"--model", model, "--data", "glyphs:?train=64&test=32&size=16"}),
+              {"is not written, since 'arbalest check' would refuse it:\n"});
   check_parts(desk.refusal("finetune", {}), {"--model FILE.onnx"});
   check_parts(desk.refusal("lenet", {"--model", model}), {"init finetune"});
 }

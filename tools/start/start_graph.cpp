@@ -61,6 +61,19 @@ std::string turned(const Field& image) {
 
 constexpr std::string_view kMirrored = "Half of the photos are mirrored. ";
 
+// Digits and letters, which grey arrays often are, are others if they are mirrored.
+void do_not_mirror(GraphText& graph) {
+  graph.set("x", "flip", "0");
+  graph.replace(kMirrored, "");
+}
+
+// Arrays go to the model as they are; photos in files become what it takes.
+void check_channels(const GraphText& graph, const Field& image, const std::string& what) {
+  if (!graph.has("model.trunk") || graph.number("pixels", "channels") == image.shape[0]) return;
+  throw GraphError(fmt::format("{}: found field {}, expected as many channels as the model takes, {}", what,
+                               to_string(image), graph.number("pixels", "channels")));
+}
+
 // Files are brought to one size on the host; arrays are there in theirs, and those of floats are not augmented.
 void take_images(GraphText& graph, const Field& image, const std::string& what) {
   const bool files = image.dtype == DataType::String, prepared = !graph.has("\n  # pixels = ");
@@ -76,12 +89,14 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
     graph.uncomment("pixels");
     graph.replace("> (image)\n\n", "> (pixels)\n\n");
   } else if (!files && prepared) {
+    check_channels(graph, image, what);
     graph.comment_out("pixels");
     graph.replace("> (pixels)\n\n", "> (image)\n\n");
     graph.replace("# Training sees a random part of each photo",
                   "# Photos in files: training sees a random part of each");
+    if (graph.has(kMirrored) && image.shape[0] == 1) do_not_mirror(graph);
     if (graph.has(kMirrored)) {
-      graph.replace(kMirrored, "flip = 1 mirrors half of the images, which spoils digits and text.\n  # ");
+      graph.replace(kMirrored, "Half of the images are mirrored; digits and text need flip = 0.\n  # ");
     }
   }
   if (!files && graph.has("<pad = ")) {  // an eighth of small images, as of 32 × 32
@@ -220,10 +235,13 @@ void take_validation(GraphText& graph, const std::string& data, int64_t usual_ba
       const std::unique_ptr<Source> source = open_source(data, split, kSourceSeed);
       graph.set("report", "split", fmt::format("\"{}\"", split));
       return take_batch(graph, "report", usual_batch, source->size());
-    } catch (const MissingSplit&) {  // the other, or what the run says of it
+    } catch (const MissingSplit&) {  // the other may be there
     } catch (const GraphError&) {
     }
   }
+  graph.comment_out("report");
+  warn(fmt::format("'{}' has no split test or validation: Validate is a comment in the graph, and nothing is measured",
+                   data));
 }
 
 void take_data(GraphText& graph, const StartOptions& options) {
@@ -259,8 +277,7 @@ void take_model(GraphText& graph, const StartOptions& options) {
   }
   graph.set("pixels", "channels", std::to_string(ends.channels));
   if (ends.channels == 1) {
-    graph.set("x", "flip", "0");  // mirrored digits and letters are others
-    graph.replace(kMirrored, "");
+    do_not_mirror(graph);
     graph.replace(
         "; these are ImageNet's, which most of\n  # PyTorch's models were trained with. Keras' often take -1 to 1: "
         "mean = [0.5], std = [0.5].",
@@ -311,7 +328,7 @@ std::string start_graph(const StartOptions& options) {
   return graph.text();
 }
 
-std::string write_start_graph(const StartOptions& options) {
+std::string write_start_graph(const StartOptions& options, const StartCheck& check) {
   const std::string file = file_of(options);
   find_template(options.name);
   std::error_code error;
@@ -320,6 +337,7 @@ std::string write_start_graph(const StartOptions& options) {
         "init: '{}' is there already and is left as it is; another name: arbalest init {} FILE", file, options.name));
   }
   const std::string text = start_graph(options);
+  if (check && !options.data.empty()) check(text, file);
   AtomicFile out(file);
   out.write(text);
   out.commit();

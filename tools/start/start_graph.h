@@ -3,6 +3,7 @@
 // Graph files to start from: what `arbalest init` writes.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace arbalest {
@@ -24,7 +25,8 @@ std::string describe_templates();
 std::string start_graph(const StartOptions& options);
 
 // Writes it to a file that is not there yet, and returns that file's name. Throws GraphError if it is there,
-// RunError if it cannot be written.
-std::string write_start_graph(const StartOptions& options);
+// RunError if it cannot be written, and what `check` throws of a text for data that are named.
+using StartCheck = std::function<void(const std::string& text, const std::string& file)>;
+std::string write_start_graph(const StartOptions& options, const StartCheck& check = {});
 
 }  // namespace arbalest

@@ -6,15 +6,40 @@
 
 #include <climits>
 
+#include "base/error.h"
+#include "base/process.h"
 #include "base/shell_word.h"
+#include "graph/file/graph_file.h"
+#include "ops/builtin_ops.h"
 #include "tools/command/commands.h"
+#include "tools/command/run_check.h"
 #include "tools/command/subcommand.h"
 #include "tools/start/start_graph.h"
 
 namespace arbalest {
 
+namespace {
+
+// Throws GraphError for a graph that 'arbalest check' would refuse. Warnings were given before.
+void check_made(const std::string& text, const std::string& file) {
+  const MessageHandler before = set_warning_handler([](const std::string&) {});
+  std::string fault;
+  try {
+    SessionOptions options;
+    options.learners.devices = {{PlanDevice::Kind::Cpu, 0}};
+    checked_plan(read_graph_text(text, file, builtin_ops()), options);
+  } catch (const Error& error) {
+    fault = error.what();
+  }
+  set_warning_handler(before);
+  if (fault.empty()) return;
+  throw GraphError(fmt::format("init: '{}' is not written, since 'arbalest check' would refuse it:\n{}", file, fault));
+}
+
+}  // namespace
+
 int command_init(const StartOptions& options) {
-  const std::string file = write_start_graph(options);
+  const std::string file = write_start_graph(options, check_made);
   const std::string stem = file.substr(0, file.rfind(".onnxtxt"));
   const auto word = [](const std::string& path) { return printable(shell_word(path)); };
   fmt::print("wrote {}; next:\n  arbalest check {}\n  arbalest run {} --save {} --log {}\n", printable(file),

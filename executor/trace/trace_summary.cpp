@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <map>
 #include <regex>
@@ -34,6 +35,21 @@ struct KnownGap {
   const TaskSpan* next = nullptr;
   int64_t length() const { return next->started - from; }
 };
+
+// Finds the long waits that are no part of an iteration, such as for what is made once: a few gaps, longer than an
+// iteration each, which together have most of the cause's time. `parts`: its time in each gap of the steady state.
+void find_rare(IdleShare& share, std::vector<int64_t> parts, const SteadyState& steady) {
+  constexpr int64_t kMost = 3;      // gaps, however long the trace is
+  constexpr int64_t kSpared = 100;  // iterations without one, for each
+  const int64_t allowed = std::clamp((steady.last - steady.first + 1) / kSpared, int64_t{1}, kMost);
+  std::sort(parts.begin(), parts.end(), std::greater<>());
+  for (const int64_t ns : parts) {
+    if (share.rare_count == allowed || double(ns) <= steady.iteration_ns) break;
+    share.rare_ns += ns;
+    ++share.rare_count;
+  }
+  if (2 * share.rare_ns <= share.steady_ns) share.rare_ns = share.rare_count = 0;
+}
 
 class Analysis {
  public:
@@ -99,6 +115,7 @@ class Analysis {
     };
     std::array<IdleShare, kIdleCauses> causes{};
     std::array<int64_t, kIdleCauses> longest{};
+    std::array<std::vector<int64_t>, kIdleCauses> steady_parts;
     const auto count_causes = [&](const IdleTime& idle, bool is_steady) {
       std::array<int64_t, kIdleCauses> sums{};
       for (const IdlePart& part : idle.parts) sums[size_t(part.cause)] += part.ns;
@@ -111,7 +128,7 @@ class Analysis {
         IdleShare& share = causes[cause];
         share.ns += ns;
         ++share.count;
-        if (is_steady) share.steady_ns += ns, ++share.steady_count;
+        if (is_steady) share.steady_ns += ns, ++share.steady_count, steady_parts[cause].push_back(ns);
         if (ns <= longest[cause]) continue;
         longest[cause] = ns;
         share.from = idle.time.from;
@@ -146,6 +163,7 @@ class Analysis {
     result.steady_reasons = longest_first(steady_reasons);
     for (size_t cause = 0; cause < kIdleCauses; ++cause) {
       causes[cause].cause = IdleCause(cause);
+      find_rare(causes[cause], std::move(steady_parts[cause]), steady_);
       if (causes[cause].ns > 0) result.causes.push_back(causes[cause]);
     }
     std::stable_sort(result.causes.begin(), result.causes.end(),

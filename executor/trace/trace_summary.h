@@ -33,8 +33,9 @@ struct IdleShare {
   int64_t ns = 0, steady_ns = 0;  // of the whole trace, and in the steady state
   int64_t count = 0;              // gaps that have a part of it; steady_count of them in the steady state
   int64_t steady_count = 0;
-  int64_t from = 0, to = 0;        // the gap with the longest part of it
-  const TaskSpan* next = nullptr;  // what ran after that gap; nullptr: the trace ended
+  int64_t rare_ns = 0, rare_count = 0;  // of steady_ns, and gaps: the longest, if a few of them have most of it
+  int64_t from = 0, to = 0;             // the gap with the longest part of it
+  const TaskSpan* next = nullptr;       // what ran after that gap; nullptr: the trace ended
 };
 
 // A lane's time from the first start to the last end in the whole trace. Host tasks overlap: busy while any of them

@@ -34,6 +34,11 @@ std::string bound_by(IdleCause cause, const TracedRun& run) {
   }
 }
 
+// Whether it comes back by the plan, though not in each iteration.
+bool comes_back(IdleCause cause) {
+  return cause == IdleCause::Validation || cause == IdleCause::Averaging;
+}
+
 class Judgement {
  public:
   Judgement(const TraceFile& trace, const TraceSummary& summary)
@@ -42,6 +47,7 @@ class Judgement {
   Verdict run() {
     measure_compute();
     sum_causes();
+    leave_out_rare();
     limit();
     input();
     averaging();
@@ -77,10 +83,11 @@ class Judgement {
       Intervals& all = of_device[lane_of(lane.lane).device];
       all.insert(all.end(), busy[lane.lane].begin(), busy[lane.lane].end());
     }
+    window_ns_ = std::max<int64_t>(1, window.to - window.from);
     const Intervals whole = {window};
     for (auto& [device, times] : of_device) {
       const int64_t time = common(merged(std::move(times)), whole);
-      busy_ += double(time) / double(std::max<int64_t>(1, window.to - window.from)) / double(of_device.size());
+      busy_ += double(time) / double(window_ns_) / double(of_device.size());
       if (device != kNone) devices_.push_back(to_string(trace_.plan.devices[size_t(device)]));
     }
   }
@@ -93,17 +100,21 @@ class Judgement {
   // Divides the time in which nothing computes among its causes. Lanes of a CPU device that wait for their turn are
   // left out, since they wait for work of the device itself.
   void sum_causes() {
-    int64_t all = 0;
+    int64_t all = 0, longest = 0;
     for (const LaneSummary& lane : summary_.lanes) {
       if (!computes(lane.lane)) continue;
-      late_ += steady_ ? lane.steady_late : lane.late;
+      late_.batches += steady_ ? lane.steady_late : lane.late;
       for (const IdleShare& share : lane.causes) {
         const int64_t ns = steady_ ? share.steady_ns : share.ns;
         waits_[size_t(share.cause)] += ns;
+        if (!comes_back(share.cause)) {
+          rare_.ns[size_t(share.cause)] += share.rare_ns;
+          rare_.counts[size_t(share.cause)] += share.rare_count;
+        }
         const bool told = share.cause != IdleCause::Turns && share.cause != IdleCause::Nothing;
         if (told) all += ns;
-        if (!told || ns <= longest_) continue;
-        longest_ = ns;
+        if (!told || ns <= longest) continue;
+        longest = ns;
         idle_lane_ = lane.lane;
       }
     }
@@ -112,7 +123,25 @@ class Judgement {
       if (told && all > 0) shares_[cause] = (1 - busy_) * double(waits_[cause]) / double(all);
     }
     for (size_t cause = 0; cause < kIdleCauses; ++cause) words_[cause] = in_words(IdleCause(cause), trace_.run);
-    input_ = join({IdleCause::Input, IdleCause::Reading});
+  }
+
+  // Judges the time without a few long waits, which a longer run has no more of.
+  void leave_out_rare() {
+    constexpr double kMatters = 0.01;  // of the time
+    late_.share = shares_[size_t(IdleCause::Input)] + shares_[size_t(IdleCause::Reading)];
+    std::array<double, kIdleCauses> rare{};
+    for (size_t cause = 0; cause < kIdleCauses; ++cause) {
+      if (rare_.ns[cause] > 0) rare[cause] = shares_[cause] * double(rare_.ns[cause]) / double(waits_[cause]);
+    }
+    const double all = std::accumulate(rare.begin(), rare.end(), 0.0);
+    if (all >= kMatters && all < 1) {
+      const size_t most = size_t(std::max_element(rare.begin(), rare.end()) - rare.begin());
+      rare_.words = fmt::format("{}, {} in all, because {}", counted(rare_.counts[most], "long wait"),
+                                duration(all * double(window_ns_)), words_[most]);
+      busy_ /= 1 - all;
+      for (size_t cause = 0; cause < kIdleCauses; ++cause) shares_[cause] = (shares_[cause] - rare[cause]) / (1 - all);
+    }
+    join({IdleCause::Input, IdleCause::Reading});
     join({IdleCause::Issuing, IdleCause::Noticing, IdleCause::Starting});
   }
 
@@ -139,18 +168,20 @@ class Judgement {
     const auto top = std::max_element(shares_.begin(), shares_.end());
     const auto cause = IdleCause(top - shares_.begin());
     verdict_.figures.push_back({in_percent(busy_),
-                                fmt::format("of the time {} compute{}", where(), devices_.size() > 1 ? "" : "s"),
+                                fmt::format("of the time {} compute{}{}", where(), devices_.size() > 1 ? "" : "s",
+                                            rare_.words.empty() ? "" : ", a few long waits apart"),
                                 VerdictFigure::Where::Lane, int32_t(first_lane_)});
     if (busy_ >= kBusy || *top <= 0) {
       const std::string most = costliest();
       verdict_.sentence = fmt::format("Bound by compute on {}, busy {} of the time{}", where(), in_percent(busy_),
                                       most.empty() ? "" : ": " + most);
-      return;
+    } else {
+      const char* s = devices_.size() > 1 ? "" : "s";
+      verdict_.sentence =
+          fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}", bound(cause), where(),
+                      s, in_percent(busy_), s, in_percent(*top), words_[size_t(cause)]);
     }
-    const char* s = devices_.size() > 1 ? "" : "s";
-    verdict_.sentence =
-        fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}", bound(cause), where(),
-                    s, in_percent(busy_), s, in_percent(*top), words_[size_t(cause)]);
+    if (!rare_.words.empty()) verdict_.sentence += "; not counting " + rare_.words;
   }
 
   std::string bound(IdleCause cause) const {
@@ -210,7 +241,7 @@ class Judgement {
     });
     if (fill == summary_.tasks.end() || lanes_ == 0) return;
     const int64_t iterations = steady_ ? summary_.last_steady - summary_.first_steady + 1 : fill->count;
-    const int64_t batches = iterations * lanes_, late = std::min(late_, batches);
+    const int64_t batches = iterations * lanes_, late = std::min(late_.batches, batches);
     if (late == 0) {
       verdict_.sentence += "; input never late";
       verdict_.figures.push_back(
@@ -222,9 +253,8 @@ class Judgement {
     }
     verdict_.sentence += fmt::format("; input late for {} of {}", grouped(late), counted(batches, "batch", "batches"));
     const bool many = batches >= 10'000;  // then a share says more
-    const std::string text =
-        fmt::format("{}batches came late, which cost {} of the time",
-                    many ? fmt::format("of {} ", grouped(batches)) : "", in_percent(shares_[size_t(input_)]));
+    const std::string text = fmt::format("{}batches came late, which cost {} of the time",
+                                         many ? fmt::format("of {} ", grouped(batches)) : "", in_percent(late_.share));
     const std::string value =
         many ? in_percent(double(late) / double(batches)) : fmt::format("{} of {}", grouped(late), grouped(batches));
     verdict_.figures.push_back({value, text, VerdictFigure::Where::Idle, int32_t(idle_lane_)});
@@ -269,10 +299,17 @@ class Judgement {
 
   const TraceFile& trace_;
   const TraceSummary& summary_;
-  const bool steady_;                   // whether there is a steady state; otherwise the whole trace is judged
-  IdleCause input_ = IdleCause::Input;  // the one that has the share of all input
+  const bool steady_;  // whether there is a steady state; otherwise the whole trace is judged
   LaneId first_lane_ = kNone, idle_lane_ = kNone;
-  int64_t lanes_ = 0, late_ = 0, longest_ = 0;
+  int64_t lanes_ = 0, window_ns_ = 1;
+  struct {
+    int64_t batches = 0;
+    double share = 0;  // of the time, that they cost
+  } late_;
+  struct {
+    std::array<int64_t, kIdleCauses> ns{}, counts{};  // by cause
+    std::string words;                                // "2 long waits, 121 ms in all, because …"; "": all waits count
+  } rare_;                                            // waits that are no part of an iteration
   std::vector<std::string> devices_;
   double busy_ = 0;
   std::array<int64_t, kIdleCauses> waits_{};

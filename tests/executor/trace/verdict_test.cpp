@@ -81,6 +81,39 @@ TEST_CASE("a run that waits for its input is bound by it") {
   CHECK(verdict.figures[1].id == 2);
 }
 
+TEST_CASE("a few long waits are not what bounds a run, and are told apart") {
+  const auto with_waits = [](const std::vector<std::pair<int64_t, int64_t>>& waits) {  // iterations, ns
+    TraceFile trace = with_step(94'000);
+    for (TaskSpan& span : trace.tasks) {
+      int64_t before = 0;
+      for (const auto& [iteration, ns] : waits) before += span.instance > iteration ? ns : 0;
+      for (int64_t* time : {&span.ready, &span.issued, &span.started, &span.ended}) *time += before;
+      for (const auto& [iteration, ns] : waits) {
+        const int64_t late = span.instance == iteration ? ns : 0;
+        if (span.task != 0) span.ready += late, span.issued += late, span.started += late;
+        span.ended += late;
+      }
+    }
+    return trace;
+  };
+  TraceFile trace = with_waits({{20, 2'000'000}});
+  const Verdict once = judge(trace, analyze(trace));
+  INFO(once.sentence);
+  CHECK(contains(once.sentence, "Bound by compute on cuda:0, busy 9"));
+  CHECK(contains(once.sentence, "; not counting 1 long wait, 2.00 ms in all, because the next batch was not read yet"));
+  CHECK(once.figures[0].text == "of the time cuda:0 computes, a few long waits apart");
+
+  std::vector<std::pair<int64_t, int64_t>> often;
+  for (int64_t iteration = 4; iteration < 36; iteration += 4) often.push_back({iteration, 500'000});
+  trace = with_waits(often);
+  CHECK(contains(judge(trace, analyze(trace)).sentence, "Bound by input: "));
+  // A wait that comes with each validation is the plan's.
+  trace = with_waits({{20, 2'000'000}});
+  trace.plan.lanes[0].kind = Lane::Kind::Validate;
+  trace.plan.tasks[0].kind = Task::Kind::Work;
+  CHECK(contains(judge(trace, analyze(trace)).sentence, "Bound by validation: "));
+}
+
 TEST_CASE("a run that computes all the time is bound by that, and its costliest layer is named") {
   TraceFile trace = with_step(94'000);
   for (const TaskSpan& span : std::vector<TaskSpan>(trace.tasks)) {

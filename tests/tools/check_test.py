@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check --programs, with scripts that stand for test programs: they say what doctest says."""
+"""tools/check --programs, with scripts that stand for test programs: they say what doctest says; tools/quickstart."""
 import os
 import pathlib
 import signal
@@ -70,6 +70,16 @@ class Programs(unittest.TestCase):
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
         self.assertEqual(self.told(), line)
+
+
+class Quickstart(unittest.TestCase):
+    def test_a_typo_is_noticed_before_anything_is_installed_or_built(self):
+        for words, message in ((["--epohcs", "1"], "found '--epohcs', expected an option of 'arbalest run'"),
+                               (["--seed", "2", "--save"], "--save: found no value, expected one")):
+            done = subprocess.run([CHECK.with_name("quickstart"), *words], encoding="utf-8", capture_output=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stdout, "")
+            self.assertIn("quickstart: " + message, done.stderr)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ constexpr OwnName kOwnNames[] = {
     {"Swish", "silu"},
     {"Concat", "cat concatenate"},
     {"Gather", "embedding"},
+    {"arbalest.Embedding", "gather lookup embeddinglayer"},
     {"Upsample", "upsampling2d interpolate"},
     {"arbalest.SoftmaxCrossEntropy",
      "crossentropyloss crossentropy cross-entropy categoricalcrossentropy sparsecategoricalcrossentropy nllloss "

@@ -259,6 +259,9 @@ Tensor layer_scale(Tensor x, double initial, int64_t axis) {
 Tensor class_token(Tensor x, double deviation) {
   return unary(op::ClassToken, x, {{"deviation", deviation}});
 }
+Tensor embedding(Tensor indices, int64_t rows, int64_t units, double deviation) {
+  return unary(op::Embedding, indices, {{"rows", rows}, {"units", units}, {"deviation", deviation}});
+}
 Tensor position_embedding(Tensor x, double deviation) {
   return unary(op::PositionEmbedding, x, {{"deviation", deviation}});
 }

@@ -211,6 +211,8 @@ Tensor dropout(Tensor x, double ratio);                           // of the elem
 Tensor stochastic_depth(Tensor x, double ratio);                  // of the samples that are 0 in training
 Tensor layer_scale(Tensor x, double initial, int64_t axis = -1);  // a factor for each channel
 Tensor class_token(Tensor x, double deviation = 0.02);            // before the tokens (N, T, C)
+// For each index (int32 or int64) the row of a trained table of rows × units.
+Tensor embedding(Tensor indices, int64_t rows, int64_t units, double deviation = 1);
 // Adds a trained vector to each of the tokens (N, T, C).
 Tensor position_embedding(Tensor x, double deviation = 0.02);
 // (N, …) to (N, features).

@@ -174,8 +174,13 @@ ValueId GraphBuilder::find(const SourceName& name, const Scope& scope, std::stri
     if (known.size() < kMostCandidates) known.push_back(value);
   }
   std::sort(known.begin(), known.end());
+  const bool typed = !node && std::any_of(source_.values.begin(), source_.values.end(),
+                                          [&](const SourceValue& value) { return value.name.text == name.text; });
   fail(name.place, fmt::format("{}{} '{}' is not defined before this place{}", at(name.place, node), what, name.text,
-                               did_you_mean(name.text, known)));
+                               typed ? "; its type alone makes no tensor: numbers next to it do, as in "
+                                       "<float[2] scale = {1, 1}>, and layers own what is trained from random numbers, "
+                                       "such as arbalest.Embedding a table"
+                                     : did_you_mean(name.text, known)));
 }
 
 // An output, or the type of an intermediate value.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Layers of transformers and of the convolutional networks that took them over: LayerNorm, LayerScale, ClassToken and
-// PositionEmbedding. Like all layers they own their parameters, and expand into ONNX's operators.
+// Layers of transformers and of the convolutional networks that took them over: LayerNorm, LayerScale, ClassToken,
+// Embedding and PositionEmbedding. Like all layers they own their parameters, and expand into ONNX's operators.
 
 #include <fmt/format.h>
 
@@ -93,6 +93,33 @@ void expand_class_token(ExpandContext& context) {
   context.replace_output(0, context.add("Add", "", {tokens, place}, 1)[0]);
 }
 
+// A row of the table for each index.
+Shape embedding_table(const Node& node) {
+  Shape table;
+  for (const char* extent : {"rows", "units"}) {
+    table.push_back(int_attribute(node, extent));
+    if (table.back() < 1) fail(node, fmt::format("attribute '{}' is {}; expected at least 1", extent, table.back()));
+  }
+  return table;
+}
+
+void infer_embedding(InferContext& context) {
+  const TensorType& indices = context.input(0);
+  if (indices.dtype != DataType::Int32 && indices.dtype != DataType::Int64) {
+    context.fail(fmt::format("operand 'X' is {}; expected int32 or int64", to_string(indices)));
+  }
+  normal_of(context.node());
+  TensorType y{DataType::Float32, indices.shape};
+  y.shape.push_back(embedding_table(context.node())[1]);
+  context.set_output(0, y);
+}
+
+void expand_embedding(ExpandContext& context) {
+  const Node& node = context.node();
+  const ValueId table = context.parameter("weight", embedding_table(node), normal_of(node));
+  context.replace_output(0, context.add("Gather", "", {table, context.input(0)}, 1, {{"axis", int64_t{0}}})[0]);
+}
+
 void infer_position_embedding(InferContext& context) {
   normal_of(context.node());
   context.set_output(0, floating_input(context, 0, {2, 3, 4, 5}));
@@ -133,6 +160,11 @@ void register_layers_token_layers(OpRegistry& registry) {
       infer_layer_scale, expand_layer_scale);
   add("ClassToken", "a token of its own before the tokens (N, T, C) of each sample", {deviation}, infer_class_token,
       expand_class_token);
+  add("Embedding", "for each index the row of its own table: words, categories",
+      {required_spec("rows", AttributeKind::Int, "of the table: indices are 0 to rows − 1"),
+       required_spec("units", AttributeKind::Int, "numbers of a row"),
+       float_spec("deviation", 1, "of the normal distribution that the table starts from")},
+      infer_embedding, expand_embedding);
   add("PositionEmbedding", "X plus numbers of its own, the same for each sample", {deviation}, infer_position_embedding,
       expand_position_embedding);
 }

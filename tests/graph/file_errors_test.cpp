@@ -94,6 +94,7 @@ const Malformed kMalformed[] = {
     // Names
     {"g (float[2] image) => () { y = Relu (imaeg) }", "f:1:38: ", {"'imaeg'", "did you mean 'image'?"}},
     {"g (float[2] x) => () { y = Relu (z) z = Relu (x) }", "f:1:34: ", {"'z' is not defined before"}},
+    {"g (float[2] x) => () <float[2] t> { y = Add (x, t) }", "f:1:32: ", {"'t' is not defined", "arbalest.Embedding"}},
     {"g (float[2] x) => () { y = Relu (y) }", "f:1:34: ", {"'y' is not defined before"}},
     {"g (float[2] x) => () {\n x = Relu (x) }", "f:2:2: ", {"'x' is defined twice", "line 1"}},
     {"g (float[2] x, float[2] x) => () {}", "f:1:25: ", {"'x' is defined twice"}},

@@ -140,6 +140,22 @@ TEST_CASE("ClassToken puts a token before the others, PositionEmbedding adds to 
   CHECK(value(placed, "h1.weight").initializer.a == 0.02);
 }
 
+TEST_CASE("Embedding owns a table, and takes a row for each index") {
+  const Attributes attributes{{"rows", int64_t{20}}, {"units", int64_t{32}}};
+  const Graph graph = expanded("arbalest.Embedding", {DataType::Int32, {2, 9}}, attributes);
+  CHECK(op_names(graph) == std::vector<std::string>{"Gather"});
+  CHECK(value(graph, "h1").type.shape == Shape{2, 9, 32});
+  CHECK(value(graph, "h1.weight").type.shape == Shape{20, 32});
+  CHECK(value(graph, "h1.weight").role == Role::Parameter);
+  CHECK(value(graph, "h1.weight").initializer.kind == Initializer::Kind::Normal);
+  CHECK(value(graph, "h1.weight").initializer.a == 1);
+  CHECK_THROWS_WITH_AS(expanded("arbalest.Embedding", image({2, 9}), attributes),
+                       doctest::Contains("expected int32 or int64"), GraphError);
+  CHECK_THROWS_WITH_AS(
+      expanded("arbalest.Embedding", {DataType::Int32, {2}}, {{"rows", int64_t{0}}, {"units", int64_t{1}}}),
+      doctest::Contains("attribute 'rows' is 0; expected at least 1"), GraphError);
+}
+
 TEST_CASE("ConvBnRelu owns filters, scale, bias and carried running statistics") {
   const Attributes attributes{{"filters", int64_t{16}}, {"kernel_shape", std::vector<int64_t>{3, 3}}};
   const Graph graph = expanded("arbalest.ConvBnRelu", image({2, 3, 8, 8}), attributes);

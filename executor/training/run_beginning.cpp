@@ -44,9 +44,14 @@ std::string resumed_note(const RunBeginning& run) {
       set_to(SettingKey::Change, fmt::format("train.epochs={:g}", std::ceil(from.total_epochs))));
 }
 
-// The change by which the schedule of the rate spans so many epochs, as messages name it.
-std::string schedule_of(double epochs) {
-  return fmt::format("{} train.epochs={}", name_of(SettingKey::Set), epochs);
+// The change by which the schedule of the rate spans the run, as messages name it. Epochs that are no whole number need
+// the iterations next to them, which the run ends after.
+std::string schedule_of(const Prepared& prepared) {
+  const double epochs = prepared.total_epochs;
+  const bool whole = epochs == std::floor(epochs);
+  return fmt::format(
+      "{} train.epochs={}{}", name_of(SettingKey::Set), epochs,
+      whole ? "" : " with " + set_to(SettingKey::Iterations, std::to_string(prepared.request.iterations)));
 }
 
 // A note if the schedule of the rate ends before the run does, or the run before its schedule; "" otherwise.
@@ -59,11 +64,11 @@ std::string schedule_note(const RunBeginning& run) {
   if (total < last) {
     return fmt::format(
         "the run ends after epoch {:.4g} of {:g} of the learning rate's schedule, at a rate of {:.3g}; {} shortens it",
-        total, last, LearningRate(train).rate(total, total), schedule_of(total));
+        total, last, LearningRate(train).rate(total, total), schedule_of(run.prepared));
   }
   return fmt::format("the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; {} stretches it", last,
                      total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0",
-                     schedule_of(total));
+                     schedule_of(run.prepared));
 }
 
 // A note if the run ends before a strategy takes its turn; "" otherwise.

@@ -386,6 +386,9 @@ TEST_CASE("a schedule that ends before the run, or after it, is noted") {
   CHECK(run(tiny(net), options).starts.at(0).note ==
         "the run ends after epoch 1 of 2 of the learning rate's schedule, at a rate of 0.055; --set train.epochs=1 "
         "shortens it");
+  options.length.iterations = 3;  // epochs that are no whole number are taken with iterations alone
+  CHECK(contains(run(tiny(net), options).starts.at(0).note, " with --iterations 3 shortens it"));
+  options.length.iterations.reset();
   options.length.epochs = 4;
   net.train = "lr = 0.1, schedule = \"linear\"";
   CHECK(run(tiny(net), options).starts.at(0).note.empty());

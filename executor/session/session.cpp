@@ -221,6 +221,16 @@ int64_t epochs_of(const SessionOptions& options, const Node& train) {
   return written > 0 ? int64_t(std::ceil(written)) : 1;
 }
 
+// Adds a note if a schedule that lowers the learning rate raises it.
+void note_rate(Prepared& prepared) {
+  const Node& train = *require_op(prepared.graph, op::Train);
+  const double first = float_attribute(train, "lr"), last = float_attribute(train, "lr_end");
+  if (last <= first) return;
+  prepared.notes.push_back(
+      fmt::format("node '{}' ({}): the learning rate rises from lr = {:g} to lr_end = {:g} in the course of the run",
+                  train.name, train.op->qualified_name(), first, last));
+}
+
 // About how long host nodes take for a sample, in µs of a thread.
 double preparation_time(const Graph& graph) {
   constexpr double kOfPhoto = 1000;
@@ -344,6 +354,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   note_padding(prepared, options.execution.skip_bad);
   note_batches(prepared);
   note_draws(prepared);
+  note_rate(prepared);
   add_caches(prepared, options.shared.get());
   return prepared;
 }

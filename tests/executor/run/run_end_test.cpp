@@ -394,6 +394,14 @@ TEST_CASE("a schedule that ends before the run, or after it, is noted") {
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
 }
 
+TEST_CASE("a schedule that raises the learning rate is noted") {
+  TinyNet net;
+  net.train = "lr = 0.02, schedule = \"cosine\", lr_end = 0.5, epochs = 1.0";
+  CHECK(run(tiny(net), on_cpus()).starts.at(0).note ==
+        "node 'trained' (arbalest.Train): the learning rate rises from lr = 0.02 to lr_end = 0.5 in the course of the "
+        "run");
+}
+
 TEST_CASE("a strategy that begins where the run has ended is noted") {
   SessionOptions options = on_cpus(1, 2);
   options.length.epochs = 2;

@@ -294,7 +294,9 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
     row.push_back({std::to_string(length), double(length)});
     table.rows.push_back(std::move(row));
   }
-  if (several) {
+  const bool spread = std::any_of(board.groups.begin(), board.groups.end(),
+                                  [](const TrialGroup& group) { return group.interval || group.deviation; });
+  if (spread) {
     table.notes.push_back(record.plan.fold.empty()
                               ? "± is the interval of 95 % of the mean, by Student's distribution."
                               : "± is the standard deviation of trials, of which each has held out another fold.");

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "ops/cuda/group_sum.cuh"
+#include "ops/cuda/sums.cuh"
 #include "ops/definition.h"
 #include "ops/loss/operands.h"
 #include "ops/loss/row_mean.cuh"

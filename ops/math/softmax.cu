@@ -3,7 +3,7 @@
 // CUDA kernels of Softmax, LogSoftmax and their gradients: a warp a vector, or a block if vectors are long and few.
 // Vectors whose elements lie apart, with other vectors between, are taken side by side.
 
-#include "ops/cuda/group_sum.cuh"
+#include "ops/cuda/sums.cuh"
 #include "ops/math/row_elements.cuh"
 #include "ops/math/strided.h"
 #include "ops/names.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ops/norm/batch_norm.cuh"
+#include "ops/norm/batch_norm_at_once.cuh"
 #include "ops/norm/statistics_chunks.h"
 
 namespace arbalest::cuda {
@@ -15,6 +15,8 @@ struct NormLayouts {
   int64_t rows = 0, channels = 0;
   int width = 1;  // of a 16-byte pack
   int fold = 1;   // rows side by side that such packs need
+  Columns at_once;
+  int at_once_width = 0;  // of its packs; 0: a batch norm takes two launches
 
   // `resident`: blocks of the broadcast's kernel that a multiprocessor runs at once.
   NormLayouts(const KernelRequest& request, const TensorType& x, int resident) {
@@ -27,6 +29,11 @@ struct NormLayouts {
     wide_broadcast = turned_columns(rows, channels, width, x.bytes(), multiprocessors, resident, fold);
     reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
     broadcast = turned_columns(rows, channels, 1, x.bytes(), multiprocessors, resident);
+    const bool small = x.dtype == DataType::Bfloat16 && rows > 0 && channels > 0 && x.bytes() <= kAtOnceBytes;
+    if (small && channels % 4 == 0 && knows_dependent_launches()) {  // code for devices with clusters
+      at_once_width = channels % 8 == 0 ? 8 : 4;
+      at_once = at_once_columns(rows, channels, at_once_width, 2, multiprocessors);
+    }
   }
   int64_t partials() const {  // of one reduction
     return std::max(wide_reduction.partials(), reduction.partials()) * channels;
@@ -55,6 +62,26 @@ void with_width(const NormLayouts& layouts, bool all_aligned, Function function)
   } else {
     function(std::integral_constant<int, 1>{}, layouts.reduction, layouts.broadcast);
   }
+}
+
+// Calls function(W) with packs of the layout for one launch, and returns true, if there is one and every pointer
+// allows.
+template <typename T, typename Function>
+bool with_at_once(const NormLayouts& layouts, bool all_aligned, Function function) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (!all_aligned || layouts.at_once_width == 0) return false;
+    layouts.at_once_width == 8 ? function(std::integral_constant<int, 8>{})
+                               : function(std::integral_constant<int, 4>{});
+    return true;
+  } else {
+    return false;
+  }
+}
+
+// The one launch of `layouts.at_once`.
+inline Launch at_once_launch(const NormLayouts& layouts, cudaStream_t stream) {
+  const Columns& columns = layouts.at_once;
+  return {columns.grid(), kThreads, kSliceColumns * sizeof(Partial), stream, true, columns.chunks};
 }
 
 }  // namespace arbalest::cuda

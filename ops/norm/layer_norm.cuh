@@ -6,8 +6,8 @@
 // blocks if there are fewer than blocks.
 
 #include "ops/cuda/columns.cuh"
-#include "ops/cuda/group_sum.cuh"
 #include "ops/cuda/matrix_unit.cuh"
+#include "ops/cuda/sums.cuh"
 #include "ops/norm/layer_norm.h"
 
 namespace arbalest::cuda {

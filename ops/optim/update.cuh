@@ -9,7 +9,7 @@
 //   UpdateArrays<Slots> run(UpdateArrays<Slots> arrays, const KernelContext& context) const;  // for the pass
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/cuda/double_sum.cuh"
+#include "ops/cuda/sums.cuh"
 #include "ops/optim/rule.h"
 #include "ops/optim/update.h"
 

@@ -4,7 +4,7 @@
 // squares of finite gradients may leave the range of float, and in an order that depends on the number of elements and
 // the device alone.
 
-#include "ops/cuda/double_sum.cuh"
+#include "ops/cuda/sums.cuh"
 
 namespace arbalest {
 

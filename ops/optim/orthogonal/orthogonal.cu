@@ -5,8 +5,8 @@
 #include <map>
 
 #include "graph/optimizer.h"
-#include "ops/cuda/double_sum.cuh"
 #include "ops/cuda/matrix_unit.cuh"
+#include "ops/cuda/sums.cuh"
 #include "ops/cuda/upload.h"
 #include "ops/optim/orthogonal/turns.h"
 #include "ops/product/products.h"

@@ -131,6 +131,13 @@ Json value_of(const std::vector<Json>& lines, const std::string& key) {
   return found;
 }
 
+int64_t value_of_time(const std::vector<Json>& lines, const std::string& key) {
+  for (const Json& line : lines) {
+    if (line["key"] == key) return line["time_ms"];
+  }
+  return -1;
+}
+
 // ARBALEST_MLPERF_PYTHON: a Python with the package, if the system's has none. "": there is none.
 std::string checker() {
   const char* given = std::getenv("ARBALEST_MLPERF_PYTHON");
@@ -202,6 +209,52 @@ TEST_CASE("the status in MLPerf's log is success only of runs that met their tar
   MlperfLog unstarted((folder / "unstarted.txt").string(), settings(), {});
   unstarted.failed({"boom", -1, -1, 0});
   CHECK(lines_of((folder / "unstarted.txt").string()).empty());
+}
+
+TEST_CASE("MLPerf's log ends with success at its target while the run goes on, and stays so") {
+  const TestFolder folder;
+  const std::string path = (folder / "log.txt").string();
+  const auto log_to = [&](const std::string& target) {
+    MlperfLog log(path, settings(), {}, false, parse_target(target));
+    log.started(started());
+    for (const int64_t number : {1, 2}) {
+      log.epoch(epoch(number));
+      log.validation(validated(number, 0.25 * double(number)));
+      CheckpointSaved saved;
+      saved.path = "c2";
+      saved.epoch = number;
+      saved.iteration = 10 * number;
+      saved.seconds = 2.0 * double(number);
+      saved.whole = true;
+      log.checkpoint(saved);
+    }
+    log.finished(finished(-1));
+    return lines_of(path);
+  };
+  const std::vector<Json> met = log_to("accuracy >= 0.2");
+  CHECK(keys_after(met, "eval_accuracy") ==
+        std::vector<std::string>{"eval_accuracy", "eval_stop", "trained_samples", "run_stop"});
+  CHECK(met.back()["metadata"]["status"] == "success");
+  CHECK(value_of(met, "trained_samples") == 1280);
+  CHECK(int64_t(met.back()["time_ms"]) - int64_t(value_of_time(met, "run_start")) == 7500);  // with 5 s of set-up
+  RunStarted resumed = started();
+  resumed.resumed = "c2";
+  resumed.resumed_iteration = 20;
+  resumed.resumed_seconds = 4;
+  {
+    MlperfLog again(path, settings(), {}, true, parse_target("accuracy >= 0.2"));
+    again.started(resumed);
+    again.epoch(epoch(3));
+    again.finished(finished(-1));
+  }
+  CHECK(lines_of(path) == met);
+
+  const std::vector<Json> missed = log_to("accuracy >= 0.9");
+  CHECK(missed.back()["metadata"]["status"] == "aborted");
+  CHECK(value_of(missed, "trained_samples") == 2560);
+  CHECK(log_to("top5 > 0.9").back()["metadata"]["status"] == "success");  // its metric is the one that is logged
+  CHECK(fault({"run", "g.onnxtxt", "--mllog-target", "accuracy > 1"}) ==
+        "arbalest: --mllog-target needs --mllog FILE\n");
 }
 
 TEST_CASE("entries of MLPerf's log are refused without a value, and if they follow from the run") {

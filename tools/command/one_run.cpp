@@ -86,6 +86,15 @@ void take_up(CheckpointOptions& checkpoints, Ranks* ranks, double patience) {
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
+// Throws GraphError if `validate` does not measure the metric of `target`.
+void check_mllog_target(const Graph& graph, const Node& validate, const Target& target) {
+  std::vector<std::string> names;
+  for (size_t i = 1; i < validate.inputs.size(); ++i) names.push_back(graph.values[validate.inputs[i]].name);
+  if (std::find(names.begin(), names.end(), target.metric) != names.end()) return;
+  throw GraphError(fmt::format("--mllog-target '{}': validation has no metric '{}'; expected {}{}", to_string(target),
+                               target.metric, fmt::join(names, ", "), did_you_mean(target.metric, names)));
+}
+
 // Throws GraphError if the graph does not go with the run's outputs, or one of these would replace a file of another
 // kind. `writes`: whether this process writes them.
 void check_outputs(const RunOptions& options, const Graph& graph, const std::vector<std::string>& graph_files,
@@ -100,10 +109,12 @@ void check_outputs(const RunOptions& options, const Graph& graph, const std::vec
   if (writes) check_kind_kept("--log", options.log, OutputKind::Log);
   if (writes) check_kind_kept("--mllog", options.mllog, OutputKind::MlperfLog);
   if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
-  if (!options.mllog.empty() && !graph.find_op(op::Validate)) {
+  const Node* const validate = graph.find_op(op::Validate);
+  if (!options.mllog.empty() && !validate) {
     throw GraphError(
         fmt::format("--mllog: the graph '{}' has no arbalest.Validate; MLPerf's log is of accuracies", graph.name));
   }
+  if (!options.mllog_target.empty()) check_mllog_target(graph, *validate, parse_target(options.mllog_target));
 }
 
 // The run's observers; they live as long as this.
@@ -116,7 +127,9 @@ class Watching {
     if (options.mllog.empty()) return;
     std::vector<MlperfLog::Entry> entries;
     for (const std::string& entry : options.mllog_set) entries.push_back(MlperfLog::entry_of(entry));
-    all_.push_back(&mllog_.emplace(options.mllog, settings, std::move(entries), goes_on));
+    std::optional<Target> target;
+    if (!options.mllog_target.empty()) target = parse_target(options.mllog_target);
+    all_.push_back(&mllog_.emplace(options.mllog, settings, std::move(entries), goes_on, std::move(target)));
   }
   const std::vector<RunObserver*>& all() const { return all_; }
   bool failed() const {

@@ -48,6 +48,7 @@ struct RunOptions : GraphOptions {
   std::string log;                     // JSON lines
   std::string tensorboard;             // a folder for event files
   std::string mllog;                   // MLPerf's
+  std::string mllog_target;            // "accuracy >= 0.759"
   std::vector<std::string> mllog_set;  // each "submission_org=Lab"
   WorldOptions world;
   // The command line and its options, for readers of either output.

@@ -433,7 +433,7 @@ class Bench {
       std::string line = "failed: arbalest";
       for (const std::string& word : words) line += " " + shell_word(word);
       warn(line);
-      return end.signal != 0 ? strsignal(end.signal) : last_line(end.errors);
+      return why_failed(end);
     };
     Quoter quoter(identities_, (folder() / "profiles").string(), file_.links, run);
     std::vector<Quote> quotes;
@@ -445,7 +445,8 @@ class Bench {
     }
     make_folders(folder());
     write_quotes(quotes_path(), quotes);
-    return dry_run();
+    const int status = dry_run();
+    return quoter.profile_failed() ? kFailed : status;
   }
 
   // The quotes that are kept, as far as they are of the cells as they are now.

@@ -66,6 +66,9 @@ void declare_run(Subcommands& commands) {
   app.add_option("--mllog", options.mllog, "write MLPerf's training log, for the package mlperf-logging")
       ->type_name("FILE")
       ->check(not_empty());
+  app.add_option("--mllog-target", options.mllog_target,
+                 "end it with success once a validation meets this, as in 'accuracy >= 0.759'; the run goes on")
+      ->type_name("TARGET");
   app.add_option("--mllog-set", options.mllog_set, "an entry of it, as in submission_benchmark=resnet; repeatable")
       ->type_name("KEY=VALUE")
       ->take_all()
@@ -88,6 +91,8 @@ void declare_run(Subcommands& commands) {
       }
     }
     if (options.mllog.empty() && !options.mllog_set.empty()) throw GraphError("--mllog-set needs --mllog FILE");
+    if (options.mllog.empty() && !options.mllog_target.empty()) throw GraphError("--mllog-target needs --mllog FILE");
+    if (!options.mllog_target.empty()) parse_target(options.mllog_target);
     for (const std::string& entry : options.mllog_set) MlperfLog::entry_of(entry);
     if (app.count("--plateau-factor") > 0 && options.session.rules.plateau == 0) {
       throw GraphError("--plateau-factor needs --plateau N");

@@ -110,6 +110,7 @@ struct KeptPart {
   int64_t bytes = -1;      // up to the end of the checkpoint's line; −1: it has none
   bool in_epoch = false;   // an epoch has begun in it that does not end in it
   bool validated = false;  // it has the number of validation's samples
+  bool succeeded = false;  // the log came to its end with success, which stays
 };
 
 KeptPart kept_part_of(const std::string& path, const RunStarted& event) {
@@ -122,6 +123,7 @@ KeptPart kept_part_of(const std::string& path, const RunStarted& event) {
     const Json key = json.value("key", Json()), metadata = json.value("metadata", Json::object());
     if (key == "epoch_start" || key == "epoch_stop") so_far.in_epoch = key == "epoch_start";
     if (key == "eval_samples") so_far.validated = true;
+    if (key == "run_stop" && metadata.value("status", Json()) == "success") kept.succeeded = true;
     const bool found = key == "checkpoint" && json.value("value", Json()) == name &&
                        metadata.value("iteration", Json()) == event.resumed_iteration &&
                        metadata.value("seconds", Json()) == event.resumed_seconds;
@@ -146,16 +148,18 @@ MlperfLog::Entry MlperfLog::entry_of(const std::string& text) {
   return {key, value.is_discarded() ? Json(written) : value};
 }
 
-MlperfLog::MlperfLog(const std::string& path, const RunSettings& settings, std::vector<Entry> entries, bool goes_on)
+MlperfLog::MlperfLog(const std::string& path, const RunSettings& settings, std::vector<Entry> entries, bool goes_on,
+                     std::optional<Target> target)
     : path_(path),
       hyperparameters_(hyperparameters_of(settings.attributes)),
       entries_(std::move(entries)),
       goes_on_(goes_on),
+      target_(std::move(target)),
       file_(path, "MLPerf log"),
       constructed_(seconds_since_1970()) {}
 
 void MlperfLog::write(Kind kind, const char* key, double seconds, const Json& value, const Json& metadata) {
-  if (!started_) return;
+  if (!writes_) return;
   const char* type = kind == Kind::Point ? "POINT_IN_TIME" : kind == Kind::Start ? "INTERVAL_START" : "INTERVAL_END";
   const Json line = {{"namespace", ""},    {"time_ms", std::llround((began_ + seconds) * 1e3)},
                      {"event_type", type}, {"key", key},
@@ -210,18 +214,22 @@ void MlperfLog::write_head(const RunStarted& event) {
 }
 
 void MlperfLog::started(const RunStarted& event) {
-  metric_ = event.best_metric;
+  metric_ = target_ ? target_->metric : event.best_metric;
+  epoch_samples_ = event.samples_per_epoch;
   began_ = seconds_since_1970() - event.resumed_seconds;
   last_iteration_ = event.resumed_iteration;
   last_seconds_ = event.resumed_seconds;
+  writes_ = true;
   if (!goes_on_) {
     file_.cut(0);
-    started_ = true;
     write_head(event);
     return;
   }
-  started_ = true;
   const KeptPart kept = kept_part_of(path_, event);
+  if (target_ && kept.succeeded) {
+    writes_ = false;
+    return;
+  }
   if (kept.bytes < 0) {
     warn(fmt::format("{}: has no line of the checkpoint '{}'; the log begins here, and is not a whole run's", path_,
                      event.resumed));
@@ -269,6 +277,13 @@ void MlperfLog::validation(const Validated& event) {
   if (!metric_.empty()) named["metric"] = metric_;
   write(Kind::Point, "eval_accuracy", event.seconds, value, named);
   write(Kind::End, "eval_stop", event.seconds, Json(), metadata);
+  if (target_ && target_->met(value)) write_end(event.seconds, event.epoch * epoch_samples_, true);
+}
+
+void MlperfLog::write_end(double seconds, int64_t images, bool success) {
+  write(Kind::Point, "trained_samples", seconds, images);
+  write(Kind::End, "run_stop", seconds, Json(), {{"status", success ? "success" : "aborted"}});
+  writes_ = false;
 }
 
 void MlperfLog::checkpoint(const CheckpointSaved& event) {
@@ -287,8 +302,7 @@ void MlperfLog::finished(const RunFinished& event) {
   const bool cut_short = event.reason == RunEnd::Interrupted || event.reason == RunEnd::TimeLimit;
   const bool reached = std::all_of(event.targets.begin(), event.targets.end(),
                                    [](const TargetReached& target) { return target.seconds >= 0; });
-  write(Kind::Point, "trained_samples", event.seconds, event.images);
-  write(Kind::End, "run_stop", event.seconds, Json(), {{"status", cut_short || !reached ? "aborted" : "success"}});
+  write_end(event.seconds, event.images, !cut_short && reached && !target_);
 }
 
 void MlperfLog::failed(const RunFailed& event) {

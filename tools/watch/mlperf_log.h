@@ -7,6 +7,7 @@
 // what the run knows; who submits what is said by entries of the command line.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "executor/session/observer.h"
+#include "executor/session/target.h"
 #include "tools/watch/event_stream.h"
 #include "tools/watch/run_settings.h"
 
@@ -30,9 +32,11 @@ class MlperfLog : public RunObserver {
 
   // `entries` take the place of values that the log would have otherwise, or are further keys. The file's content is
   // replaced when the run has started. `goes_on`: the run goes on from a checkpoint, and the content up to that
-  // checkpoint stays. Throws RunError if the file cannot be created, OutputInUse if another process writes it. A
-  // failure to write is reported once on standard error and ends the log, not the run.
-  MlperfLog(const std::string& path, const RunSettings& settings, std::vector<Entry> entries, bool goes_on = false);
+  // checkpoint stays, or all of it if it has come to its end. `target`: the log ends with success once a validation
+  // meets it, while the run goes on. Throws RunError if the file cannot be created, OutputInUse if another process
+  // writes it. A failure to write is reported once on standard error and ends the log, not the run.
+  MlperfLog(const std::string& path, const RunSettings& settings, std::vector<Entry> entries, bool goes_on = false,
+            std::optional<Target> target = {});
   bool failed() const { return file_.failed(); }  // to write; after the run
 
   void started(const RunStarted& event) override;
@@ -51,14 +55,17 @@ class MlperfLog : public RunObserver {
   void write(Kind kind, const char* key, double seconds, const Json& value, const Json& metadata = Json::object());
   void write_head(const RunStarted& event);
   void begin_epoch(int64_t epoch);
+  void write_end(double seconds, int64_t images, bool success);
 
   const std::string path_;
   const std::vector<Entry> hyperparameters_, entries_;
   const bool goes_on_;
+  const std::optional<Target> target_;
   EventStream file_;
-  double constructed_;          // seconds since 1970
-  double began_ = 0;            // the same, of training
-  bool started_ = false;        // the run; until then the file is an earlier run's
+  double constructed_;   // seconds since 1970
+  double began_ = 0;     // the same, of training
+  bool writes_ = false;  // false before the run, when the file is an earlier one's, and after the log's end
+  int64_t epoch_samples_ = 0;
   std::string metric_;          // that is logged as accuracy; "": the first there is
   bool in_epoch_ = false;       // whether an epoch has begun that has not ended
   int64_t last_iteration_ = 0;  // of the last epoch that ended

@@ -179,6 +179,27 @@ TEST_CASE("a changed graph is measured anew, and named") {
   CHECK(read_results(place.path("r.jsonl")).trials.size() == 2);
 }
 
+TEST_CASE("a changed setting is measured anew, and named") {
+  const Place place;
+  const auto write = [&](const std::string& settings) {
+    place.write("devices = \"cpu:0\"\nthreads = 1\n" + settings +
+                "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+  };
+  write("batch = [8, 16]\n");
+  REQUIRE(place.run("r.jsonl") == kDone);
+  const auto told = [&](const std::string& settings) {
+    write(settings);
+    REQUIRE(place.run("r.jsonl", {"--dry-run"}) == kDone);
+    return place.text("errors");
+  };
+  const auto names = [](const std::string& errors, const std::string& part) {
+    CHECK_MESSAGE(errors.find("changed since they were measured (" + part) != errors.npos, errors);
+  };
+  names(told("batch = [8, 32]\n"), "batch 32, was 16): batch 32");
+  names(told("batch = [8, 16]\ntrain.epochs = 3\n"), "train.epochs 3, was not set): batch 16; batch 8");
+  CHECK(told("batch = [8, 16, 32]\n").find("changed since") == std::string::npos);  // none is gone
+}
+
 TEST_CASE("a dry run says what each cell takes, what is excluded and why, and does not fit") {
   const Place place;
   place.write(
@@ -228,7 +249,7 @@ TEST_CASE("another program is measured in turn, and a wrong one is an error of i
   const std::string out = place.text("out");
   INFO(out);
   CHECK(out.find("g, other      7.500") != out.npos);
-  CHECK(out.find("it said nothing") != out.npos);
+  CHECK(out.find("ended with status 3, and said nothing") != out.npos);
 }
 
 TEST_CASE("another program knows what is measured of it, and with which seed") {
@@ -336,13 +357,14 @@ TEST_CASE("the logs of results without a usual name stand next to them, and chec
   const Place place;
   place.write(
       "devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[accuracy]\nseeds = [1]\ncheckpoint_every = \"1it\"\n"
-      "[accuracy.mllog]\nsubmission_org = \"A lab\"\n");
+      "targets = [0.01, 0.999]\n[accuracy.mllog]\nsubmission_org = \"A lab\"\n");
   REQUIRE(place.run("results") == kDone);
   const std::string key = read_results(place.path("results")).trials.at(0).key;
   CHECK(fs::exists(place.path("results.runs/" + key + "/log.jsonl")));
   CHECK_FALSE(fs::exists(place.path("results.runs/" + key + "/checkpoints")));
   const std::string mllog = read_text(place.path("results.runs/" + key + "/mllog.txt"));
   CHECK(mllog.find("\"key\":\"submission_org\",\"value\":\"A lab\"") != mllog.npos);
+  CHECK(mllog.find("\"status\":\"aborted\"") != mllog.npos);  // the last target was not met
 }
 
 TEST_CASE("a trial is known by its hosts and by the content of its weights") {

@@ -258,6 +258,38 @@ TEST_CASE("a profile whose process timed engines is taken once more, for its mem
   CHECK(taken == 2);  // it is kept
 }
 
+TEST_CASE("cells that differ in the rate share a profile without it, and one that fails says why") {
+  const BenchPlace place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\nstrategy = \"ssgd\"\ntrain.lr = [0.1, 9.0]\n[throughput]\n");
+  const BenchCells cells = expand(read_bench_file(place.path("b.toml")));
+  const PlannedCell one = planned(place, "cpu:0", 1);
+  const Profile profile = profile_of(one, usual);
+  int taken = 0;
+  std::string fault;
+  const auto take = [&](const std::string&, const Words& words) -> std::string {
+    ++taken;
+    for (const std::string& word : words) CHECK_MESSAGE(word.find("lr=") == word.npos, word);
+    if (fault.empty()) write_trace(profile.trace, *std::next(std::find(words.begin(), words.end(), "--trace")));
+    return fault;
+  };
+  Identities identities("");
+  CellNeeds needs;
+  needs.bytes = planned_bytes(one.plan, 0);
+  REQUIRE(cells.cells.size() == 2);
+  const auto faults_in = [&](const char* folder) {
+    Quoter quoter(identities, place.path(folder), {}, take);
+    std::vector<std::string> faults;
+    for (const BenchCell& cell : cells.cells) faults.push_back(quoter.quote(cell, needs, false).fault);
+    CHECK(quoter.profile_failed() == !fault.empty());
+    return faults;
+  };
+  CHECK(faults_in("profiles") == std::vector<std::string>(2));
+  CHECK(taken == 1);
+  fault = "the loss is infinite";
+  CHECK(faults_in("others") == std::vector<std::string>(2, "the profile failed: the loss is infinite"));
+  CHECK(taken == 2);
+}
+
 TEST_CASE("CPU devices are predicted no faster than the cores that they share allow") {
   const BenchPlace place;
   place.write("devices = \"cpu:0-1\"\nthreads = 2\nstrategy = \"ssgd\"\n[throughput]\n");

@@ -178,10 +178,11 @@ void add(const BenchFile& file, BenchCell cell, BenchCells& all) {
   }
   check_cell(file, cell);
   cell.id = id_of(cell.settings);
-  for (const char* path : {"graph", "weights"}) {
-    if (auto found = cell.settings.find(path); found != cell.settings.end()) {
-      found->second = from_folder_of(file.path, found->second);
-    }
+  for (const char* path : {"graph", "weights", "model"}) {
+    const auto found = cell.settings.find(path);
+    if (found == cell.settings.end()) continue;
+    const size_t begin = std::string_view(path) == "model" ? found->second.find('=') + 1 : 0;  // of [NAME=]FILE
+    found->second.replace(begin, found->second.npos, from_folder_of(file.path, found->second.substr(begin)));
   }
   all.cells.push_back(cell);
   for (const Peer& peer : file.peers) {

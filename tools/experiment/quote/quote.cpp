@@ -53,7 +53,9 @@ BenchCell profiled_cell(BenchCell cell, int64_t learners, const std::string& tra
     cell.settings["threads"] = std::to_string(std::max<int64_t>(1, threads / int64_t(devices.size())));
   }
   // Neither changes how long a step takes, so that cells which differ in them share a profile.
-  for (const char* attribute : {"lr", "epochs"}) cell.settings.erase(train_node + "." + attribute);
+  for (const char* attribute : {"lr", "epochs"}) {
+    for (const std::string& node : {train_node, std::string("train")}) cell.settings.erase(node + "." + attribute);
+  }
   return cell;
 }
 
@@ -265,6 +267,10 @@ std::string Quoter::profile_file(const BenchCell& alone, const std::vector<std::
   }
   if (!fault.empty()) throw RunError("the profile failed: " + fault);
   return path;
+}
+
+bool Quoter::profile_failed() const {
+  return std::any_of(faults_.begin(), faults_.end(), [](const auto& each) { return !each.second.empty(); });
 }
 
 Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) {

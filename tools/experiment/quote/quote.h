@@ -56,6 +56,8 @@ class Quoter {
   // A cell of this program; one of which nothing can be predicted has a fault. `trains`: whether the needs are those of
   // a training run, whose time is predicted too.
   Quote quote(const BenchCell& cell, const CellNeeds& needs, bool trains);
+  // Whether a profile could not be taken.
+  bool profile_failed() const;
 
  private:
   WorldLinks links_of(const BenchCell& cell) const;

@@ -20,6 +20,34 @@ std::string place_of(const std::string& cell, Measure measure, int64_t repetitio
   return fmt::format("{} {} {}", cell, name_of(measure), repetition);
 }
 
+// The settings in which two cells differ: "batch 32, was 16".
+std::vector<std::string> changes_of(const Settings& before, const Settings& now) {
+  std::vector<std::string> changes;
+  for (const auto& [name, value] : now) {
+    const auto earlier = before.find(name);
+    if (earlier == before.end()) changes.push_back(fmt::format("{} {}, was not set", name, value));
+    if (earlier != before.end() && earlier->second != value) {
+      changes.push_back(fmt::format("{} {}, was {}", name, value, earlier->second));
+    }
+  }
+  for (const auto& [name, value] : before) {
+    if (!now.contains(name)) changes.push_back(fmt::format("{} is not set, was {}", name, value));
+  }
+  return changes;
+}
+
+// The changes from that of the results which is the most alike; none if all differ in more than two settings.
+std::vector<std::string> fewest_changes(const std::vector<const TrialResult*>& gone, const Trial& trial) {
+  constexpr size_t kMost = 2;
+  std::vector<std::string> fewest;
+  for (const TrialResult* result : gone) {
+    if (result->measure != trial.measure) continue;
+    std::vector<std::string> changes = changes_of(result->settings, trial.cell->settings);
+    if (changes.size() <= kMost && (fewest.empty() || changes.size() < fewest.size())) fewest = std::move(changes);
+  }
+  return fewest;
+}
+
 TrialResult for_cell(TrialResult result, const Trial& trial) {
   result.cell = trial.cell->id;
   result.name = trial.cell->name;
@@ -81,14 +109,25 @@ bool BenchTrials::all_good() const {
 }
 
 void BenchTrials::tell_changes() const {
+  std::set<std::string> cells;
+  for (const Trial& trial : trials_) cells.insert(trial.cell->id);
+  std::vector<const TrialResult*> gone;  // of cells that the file had earlier
+  for (const TrialResult& result : results_) {
+    if (!cells.contains(result.cell)) gone.push_back(&result);
+  }
   std::map<std::string, std::set<std::string>> cells_by_cause;
+  const auto add = [&](const std::vector<std::string>& causes, const Trial& trial) {
+    if (!causes.empty()) cells_by_cause[fmt::format("{}", fmt::join(causes, "; "))].insert(trial.cell->name);
+  };
   for (const Trial& trial : trials_) {
     if (result_of(trial)) continue;
+    bool measured = false;
     for (const TrialResult& earlier : results_) {
       if (earlier.cell != trial.cell->id || earlier.measure != trial.measure) continue;
-      const std::vector<std::string> causes = differences(earlier.identity, trial.identity);
-      if (!causes.empty()) cells_by_cause[fmt::format("{}", fmt::join(causes, ", "))].insert(trial.cell->name);
+      measured = true;
+      add(differences(earlier.identity, trial.identity), trial);
     }
+    if (!measured) add(fewest_changes(gone, trial), trial);
   }
   for (const auto& [cause, names] : cells_by_cause) {
     warn(fmt::format("changed since they were measured ({}): {}", cause, fmt::join(names, "; ")));

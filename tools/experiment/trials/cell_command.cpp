@@ -69,9 +69,7 @@ std::string hash_of_graph(const Graph& graph, const std::vector<std::string>& fi
 // Throws GraphError if validation does not measure the rule's metric, or never reaches one of its targets.
 void check_rule(const Prepared& prepared, const AccuracyRule& rule) {
   ValidationRules rules;
-  for (const double target : rule.targets) {
-    rules.targets.push_back({rule.metric, rule.lower ? Target::Op::LessEqual : Target::Op::GreaterEqual, target});
-  }
+  rules.targets = targets_of(rule);
   if (rules.targets.empty()) rules.metric = rule.metric + (rule.lower ? ":min" : ":max");
   const Monitor monitor(prepared.program, rules, no_observer(), prepared.training->class_names());
 }
@@ -87,6 +85,14 @@ std::string models_of(const std::vector<PlanDevice>& devices) {
 }
 
 }  // namespace
+
+std::vector<Target> targets_of(const AccuracyRule& rule) {
+  std::vector<Target> targets;
+  for (const double target : rule.targets) {
+    targets.push_back({rule.metric, rule.lower ? Target::Op::LessEqual : Target::Op::GreaterEqual, target});
+  }
+  return targets;
+}
 
 std::string hash_of_file(const std::string& path) {
   const std::vector<uint8_t> bytes = read_file(path);

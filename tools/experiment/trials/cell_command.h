@@ -9,6 +9,7 @@
 
 #include "executor/plan/plan.h"
 #include "executor/session/session.h"
+#include "executor/session/target.h"
 #include "graph/graph.h"
 #include "tools/command/options.h"
 #include "tools/experiment/cells/cells.h"
@@ -18,6 +19,9 @@ namespace arbalest {
 
 // The devices that a cell names; throws GraphError.
 std::vector<PlanDevice> devices_of(const BenchCell& cell);
+
+// The targets of a rule, the one that is met last at the end.
+std::vector<Target> targets_of(const AccuracyRule& rule);
 
 // Hashes of the content of a graph's files, by their names: of a text alone that of its graph, so that comments and
 // blanks change nothing.

@@ -46,6 +46,9 @@ TrialProcess process_of(const TrialRun& run, const Trial& trial) {
     words.insert(words.end(), {"--checkpoint", (run.folder / "checkpoints").string(), "--checkpoint-every",
                                rule.checkpoint_every, "--resume", "--log", (run.folder / "log.jsonl").string()});
     if (rule.mllog) words.insert(words.end(), {"--mllog", (run.folder / "mllog.txt").string()});
+    if (rule.mllog && !rule.targets.empty()) {
+      words.insert(words.end(), {"--mllog-target", to_string(targets_of(rule).back())});
+    }
     for (const std::string& entry : rule.mllog.value_or(std::vector<std::string>())) {
       words.insert(words.end(), {"--mllog-set", entry});
     }
@@ -60,14 +63,13 @@ TrialProcess process_of(const TrialRun& run, const Trial& trial) {
 
 }  // namespace
 
-std::string last_line(const std::string& text) {
-  constexpr std::string_view kName = "arbalest: ";
-  const size_t end = text.find_last_not_of(" \n\r");
-  if (end == text.npos) return "it said nothing";
-  const size_t before = text.find_last_of("\n\r", end);
-  const size_t begin = before == text.npos ? 0 : before + 1;
-  const std::string line = text.substr(begin, end - begin + 1);
-  return line.starts_with(kName) ? line.substr(kName.size()) : line;
+std::string why_failed(const ChildEnd& end) {
+  const std::string how = end.signal != 0 ? fmt::format("crashed ({})", strsignal(end.signal))
+                                          : fmt::format("ended with status {}", end.status);
+  std::string said = error_in(end.output);
+  if (said.empty()) said = last_line(end.errors);
+  if (said.empty()) return how + ", and said nothing";
+  return end.signal != 0 ? how + ": " + said : said;
 }
 
 std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, const std::stop_token& stop,
@@ -101,7 +103,7 @@ std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, co
   }
   try {
     if (crashed) {
-      result.error = fmt::format("crashed ({}): {}", strsignal(end.signal), last_line(end.errors));
+      result.error = why_failed(end);
     } else if (peer && end.status == kDone) {
       read_peer(end.output, end.seconds, run.file.accuracy, result);
     } else if (training && end.status == kDone) {
@@ -109,7 +111,7 @@ std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, co
     } else if (!training && !peer && (end.status == kDone || !end.output.empty())) {
       read_throughput(end.output, result);
     } else {
-      result.error = last_line(end.errors);
+      result.error = why_failed(end);
     }
   } catch (const std::exception& error) {
     result.error = fmt::format("{} (status {})", error.what(), end.status);

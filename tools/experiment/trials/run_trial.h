@@ -8,12 +8,14 @@
 #include <string>
 
 #include "tools/experiment/cells/bench_file.h"
+#include "tools/experiment/trials/child_process.h"
 #include "tools/experiment/trials/trials.h"
 
 namespace arbalest {
 
-// The last line that is not empty, without the program's name.
-std::string last_line(const std::string& text);
+// What a process that failed says of it: the error in its lines of JSON, the last line of its standard error without
+// the program's name, or else how it ended.
+std::string why_failed(const ChildEnd& end);
 
 struct TrialRun {
   const BenchFile& file;

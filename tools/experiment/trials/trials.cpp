@@ -147,6 +147,23 @@ TrialResult result_for(const Trial& trial) {
   return result;
 }
 
+std::string last_line(const std::string& text) {
+  constexpr std::string_view kName = "arbalest: ";
+  const size_t end = text.find_last_not_of(" \n\r");
+  if (end == text.npos) return "";
+  const size_t before = text.find_last_of("\n\r", end);
+  const size_t begin = before == text.npos ? 0 : before + 1;
+  const std::string line = text.substr(begin, end - begin + 1);
+  return line.starts_with(kName) ? line.substr(kName.size()) : line;
+}
+
+std::string error_in(const std::string& output) {
+  for (const json& object : objects_in(output)) {
+    if (object.value("event", "") == "cell" && object.contains("error")) return object.at("error");
+  }
+  return "";
+}
+
 void read_throughput(const std::string& output, TrialResult& result) {
   for (const json& object : objects_in(output)) {
     if (object.value("event", "") != "cell") continue;

@@ -42,6 +42,11 @@ std::vector<std::string> scaling_words(const Settings& settings);
 // A result without what was measured.
 TrialResult result_for(const Trial& trial);
 
+// The last line that is not empty, without the program's name; "": there is none.
+std::string last_line(const std::string& text);
+// The error that lines of JSON have, as `bench scaling` writes it; "": there is none.
+std::string error_in(const std::string& output);
+
 // Reads what a trial's process has printed, or of training its log. Throws RunError if that has no result.
 void read_throughput(const std::string& output, TrialResult& result);
 void read_training(const std::string& log, const AccuracyRule& rule, TrialResult& result);

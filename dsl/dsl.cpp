@@ -18,6 +18,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+constexpr const char* kExpectedTensor = "expected one that a function of dsl/dsl.h returned";
+
 // "softmax_cross_entropy" for "arbalest.SoftmaxCrossEntropy": values are named after what makes them.
 std::string snake_case(std::string_view op) {
   std::string name;
@@ -28,8 +30,17 @@ std::string snake_case(std::string_view op) {
   return name;
 }
 
+// Adds the operator to the model of its first operand.
+std::vector<Tensor> apply(std::string_view op, const std::vector<Tensor>& operands, Attributes attributes,
+                          int outputs = 1) {
+  if (operands[0].value() == kNone) {
+    throw GraphError(fmt::format("{}: the first operand is an empty Tensor; {}", op, kExpectedTensor));
+  }
+  return operands[0].model().add(op, operands, std::move(attributes), outputs);
+}
+
 Tensor unary(std::string_view op, Tensor x, Attributes attributes = {}) {
-  return x.model().add(op, {x}, std::move(attributes))[0];
+  return apply(op, {x}, std::move(attributes))[0];
 }
 
 Attributes attributes_of(const PrefetchOptions& options) {
@@ -69,6 +80,7 @@ std::vector<Tensor> Model::add(std::string_view op, const std::vector<Tensor>& i
     }
     throw GraphError(fmt::format("unknown operator '{}'{}", op, did_you_mean(op, names)));
   }
+  if (outputs < 1) throw GraphError(fmt::format("{}: {} outputs are asked for, expected 1 or more", op, outputs));
   std::vector<ValueId> values;
   for (const Tensor& input : inputs) {
     if (input.value() != kNone && &input.model() != this) {
@@ -94,7 +106,7 @@ void Model::save(const std::string& path) const {
 }
 
 Tensor Tensor::named(const std::string& name) const {
-  Graph& graph = model_->graph_;
+  Graph& graph = model().graph_;
   const ValueId holder = graph.find_value(name);
   if (holder == value_) return *this;
   if (holder != kNone) throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
@@ -108,7 +120,7 @@ Tensor Tensor::named(const std::string& name) const {
 }
 
 const std::string& Tensor::name() const {
-  return model_->graph().values[value_].name;
+  return model().graph().values[value_].name;
 }
 
 std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options) {
@@ -178,14 +190,14 @@ Tensor augment(Tensor image, const AugmentOptions& options) {
 }
 
 std::pair<Tensor, Tensor> mix_images(Tensor image, Tensor label, const MixOptions& options) {
-  const auto made = image.model().add(op::MixImages, {image, label},
-                                      {{"classes", options.classes},
-                                       {"mixup", options.mixup},
-                                       {"cutmix", options.cutmix},
-                                       {"switch", options.to_cutmix},
-                                       {"probability", options.probability},
-                                       {"per_sample", int64_t(options.per_sample)}},
-                                      2);
+  const auto made = apply(op::MixImages, {image, label},
+                          {{"classes", options.classes},
+                           {"mixup", options.mixup},
+                           {"cutmix", options.cutmix},
+                           {"switch", options.to_cutmix},
+                           {"probability", options.probability},
+                           {"per_sample", int64_t(options.per_sample)}},
+                          2);
   return {made[0], made[1]};
 }
 
@@ -277,23 +289,23 @@ Tensor transpose(Tensor x, const Ints& permutation) {
 }
 Tensor concat(const std::vector<Tensor>& parts, int64_t axis) {
   if (parts.empty()) throw GraphError("concat: there is no tensor, expected one or more");
-  return parts[0].model().add(op::Concat, parts, {{"axis", axis}})[0];
+  return apply(op::Concat, parts, {{"axis", axis}})[0];
 }
 std::vector<Tensor> split(Tensor x, int64_t axis, int parts) {
-  return x.model().add(op::Split, {x}, {{"axis", axis}}, parts);
+  return apply(op::Split, {x}, {{"axis", axis}}, parts);
 }
 Tensor slice(Tensor x, int64_t axis, int64_t begin, int64_t end) {
   return unary(op::Slice, x, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
 }
 
 Tensor matmul(Tensor a, Tensor b) {
-  return a.model().add(op::MatMul, {a, b}, {})[0];
+  return apply(op::MatMul, {a, b}, {})[0];
 }
 Tensor add(Tensor a, Tensor b) {
-  return a.model().add(op::Add, {a, b}, {})[0];
+  return apply(op::Add, {a, b}, {})[0];
 }
 Tensor multiply(Tensor a, Tensor b) {
-  return a.model().add(op::Mul, {a, b}, {})[0];
+  return apply(op::Mul, {a, b}, {})[0];
 }
 
 namespace {
@@ -305,35 +317,34 @@ std::vector<int64_t> list_of(const std::optional<int64_t>& label) {
 }  // namespace
 
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options) {
-  return logits.model().add(op::SoftmaxCrossEntropy, {logits, label},
-                            {{"label_smoothing", options.label_smoothing},
-                             {"class_weights", options.class_weights},
-                             {"ignore_index", list_of(options.ignore_index)},
-                             {"axis", options.axis}})[0];
+  return apply(op::SoftmaxCrossEntropy, {logits, label},
+               {{"label_smoothing", options.label_smoothing},
+                {"class_weights", options.class_weights},
+                {"ignore_index", list_of(options.ignore_index)},
+                {"axis", options.axis}})[0];
 }
 Tensor sigmoid_cross_entropy(Tensor logits, Tensor label, const SigmoidLossOptions& options) {
-  return logits.model().add(op::SigmoidCrossEntropy, {logits, label}, {{"pos_weight", options.pos_weight}})[0];
+  return apply(op::SigmoidCrossEntropy, {logits, label}, {{"pos_weight", options.pos_weight}})[0];
 }
 Tensor mean_squared_error(Tensor prediction, Tensor target) {
-  return prediction.model().add(op::MeanSquaredError, {prediction, target}, {})[0];
+  return apply(op::MeanSquaredError, {prediction, target}, {})[0];
 }
 Tensor l1_loss(Tensor prediction, Tensor target) {
-  return prediction.model().add(op::L1Loss, {prediction, target}, {})[0];
+  return apply(op::L1Loss, {prediction, target}, {})[0];
 }
 
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options) {
-  return logits.model().add(
-      op::Accuracy, {logits, label},
-      {{"top_k", options.top_k}, {"ignore_index", list_of(options.ignore_index)}, {"axis", options.axis}})[0];
+  return apply(op::Accuracy, {logits, label},
+               {{"top_k", options.top_k}, {"ignore_index", list_of(options.ignore_index)}, {"axis", options.axis}})[0];
 }
 Tensor auc(Tensor scores, Tensor label, const AucOptions& options) {
-  return scores.model().add(op::AUC, {scores, label}, {{"softmax", int64_t(options.softmax)}})[0];
+  return apply(op::AUC, {scores, label}, {{"softmax", int64_t(options.softmax)}})[0];
 }
 
 namespace {
 
 Tensor rate(std::string_view op, Tensor scores, Tensor label, const RateOptions& options) {
-  return scores.model().add(
+  return apply(
       op, {scores, label},
       {{"average", options.average}, {"threshold", options.threshold}, {"logits", int64_t(options.logits)}})[0];
 }
@@ -390,17 +401,17 @@ Tensor train(Tensor loss, const TrainOptions& options) {
 }
 
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
-  return trained.model().add(op::Synchronize, {trained},
-                             {{"strategy", options.strategy},
-                              {"every", options.every},
-                              {"every_hosts", options.every_hosts},
-                              {"alpha", options.alpha},
-                              {"beta", options.beta},
-                              {"momentum", options.momentum},
-                              {"follows_rate", int64_t(options.follows_rate)},
-                              {"growth", options.growth},
-                              {"from", options.from},
-                              {"bucket_mib", options.bucket_mib}})[0];
+  return apply(op::Synchronize, {trained},
+               {{"strategy", options.strategy},
+                {"every", options.every},
+                {"every_hosts", options.every_hosts},
+                {"alpha", options.alpha},
+                {"beta", options.beta},
+                {"momentum", options.momentum},
+                {"follows_rate", int64_t(options.follows_rate)},
+                {"growth", options.growth},
+                {"from", options.from},
+                {"bucket_mib", options.bucket_mib}})[0];
 }
 
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options) {
@@ -411,7 +422,7 @@ Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const Valida
                            {"every_epochs", options.every_epochs},
                            {"recalibrate", options.recalibrate}};
   if (!options.directions.empty()) attributes.set("directions", options.directions);
-  return trained.model().add(op::Validate, inputs, std::move(attributes))[0];
+  return apply(op::Validate, inputs, std::move(attributes))[0];
 }
 
 }  // namespace arbalest

@@ -35,7 +35,7 @@ class Tensor {
   // Gives the value a name: in the graph file, in traces, and in front of its layer's parameters ("h1.weight").
   Tensor named(const std::string& name) const;
   const std::string& name() const;          // in the graph
-  Model& model() const { return *model_; }  // that it belongs to
+  Model& model() const;                     // that it belongs to
   ValueId value() const { return value_; }  // its number in the graph
 
  private:

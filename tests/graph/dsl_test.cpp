@@ -22,6 +22,30 @@ TEST_CASE("the DSL refuses unknown operators, taken names and tensors of other m
   CHECK(error_of([&] { other.add("Relu", {x}, {}); }).find("'x' belongs to another model") != std::string::npos);
 }
 
+TEST_CASE("the DSL refuses empty tensors, and operators without outputs") {
+  Model model("empty");
+  auto [image, label] = prefetch(model, {.source = "synthetic:"});
+  const Tensor x = augment(image, {}), none;
+  const auto refused = [](const auto& call, const char* phrase) {
+    const std::string message = error_of(call);
+    CHECK_MESSAGE(message.find(phrase) != std::string::npos, message);
+  };
+  const char* expected = "expected one that a function of dsl/dsl.h returned";
+  refused([&] { relu(none); }, "Relu: the first operand is an empty Tensor; expected one");
+  refused([&] { linear(none, {.units = 3}); }, "arbalest.Linear: the first operand is an empty Tensor");
+  refused([&] { train(none, {}); }, "arbalest.Train: the first operand is an empty Tensor");
+  refused([&] { validate(none, {}); }, "arbalest.Validate: the first operand is an empty Tensor");
+  refused([&] { concat({none, x}, 1); }, "Concat: the first operand is an empty Tensor");
+  refused([&] { none + x; }, "Add: the first operand is an empty Tensor");
+  refused([&] { none.named("a"); }, expected);
+  refused([&] { none.name(); }, expected);
+  refused([&] { none.model(); }, expected);
+  refused([&] { Batch({none})["a"]; }, expected);
+  refused([&] { split(x, 1, 0); }, "Split: 0 outputs are asked for, expected 1 or more");
+  refused([&] { split(x, 1, -1); }, "Split: -1 outputs are asked for, expected 1 or more");
+  refused([&] { model.add("Relu", {x}, {}, -1); }, "Relu: -1 outputs are asked for, expected 1 or more");
+}
+
 TEST_CASE("losses and metrics of the DSL are the operators of those names, with what was asked for") {
   Model model("losses");
   auto [image, label] = prefetch(model, {.source = "glyphs:?size=8", .batch = 8});

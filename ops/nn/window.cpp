@@ -4,16 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "ops/definition.h"
 
 namespace arbalest {
 namespace {
 
+// `fallback`: of an empty list; none: it is refused.
 std::vector<int64_t> checked_ints(const Node& node, std::string_view name, size_t count, int64_t least,
-                                  int64_t fallback) {
+                                  std::optional<int64_t> fallback) {
   std::vector<int64_t> values = ints_attribute(node, name);
-  if (values.empty()) values.assign(count, fallback);
+  if (values.empty() && fallback) values.assign(count, *fallback);
   // Pixels: products of two, plus an image's extent, stay far from the end of 64 bits.
   constexpr int64_t kMost = int64_t{1} << 30;
   const auto fits = [least](int64_t value) { return value >= least && value <= kMost; };
@@ -73,7 +75,7 @@ Window window_of(const Node& node, const std::vector<int64_t>& kernel_shape, con
 }
 
 Window window_of(const Node& node, const Shape& image) {
-  return window_of(node, checked_ints(node, "kernel_shape", image.size() - 2, 1, 1), image);
+  return window_of(node, checked_ints(node, "kernel_shape", image.size() - 2, 1, std::nullopt), image);
 }
 
 void check_fits(const Node& node, const Window& window, const TensorType& x, bool ceil_mode) {

@@ -388,6 +388,12 @@ TEST_CASE("sizes that no memory holds are refused where they are made, and none 
   check(refusal("Conv", {image(), w}, with("strides", Ints{kMost, 1})), {"'strides'", "from 1 to 2^30"});
   check(refusal("Conv", {image(), w}, with("dilations", Ints{kMost, kMost})), {"'dilations'", "from 1 to 2^30"});
   check(refusal("MaxPool", {image()}, with("kernel_shape", Ints{kMost, kMost})), {"'kernel_shape'", "from 1 to 2^30"});
+  conv = with("kernel_shape", Ints{});
+  conv.set("filters", int64_t{4});
+  for (const std::string& message :
+       {refusal("arbalest.Conv", {image()}, conv), refusal("MaxPool", {image()}, with("kernel_shape", Ints{}))}) {
+    check(message, {"'kernel_shape' is []", "expected 2 numbers from 1 to 2^30"});
+  }
 }
 
 }  // namespace errors_test

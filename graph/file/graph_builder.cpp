@@ -12,6 +12,9 @@
 namespace arbalest {
 namespace {
 
+constexpr int64_t kOldestOpset = 7;
+// ONNX 1.23's. What an opset adds to an operator that is known here is an attribute or operand, which verify() refuses.
+constexpr int64_t kNewestOpset = 28;
 constexpr size_t kLongestPath = 4096;
 constexpr size_t kMostCandidates = 4096;  // that a name is compared with for a suggestion
 
@@ -63,8 +66,9 @@ std::vector<std::string> GraphBuilder::files() const {
 void GraphBuilder::check_opsets() const {
   for (const auto& [domain, version] : source_.opsets) {
     const bool onnx = domain.empty() || domain == "ai.onnx";
-    if (onnx && version < 7) {
-      fail(source_.opsets_place, fmt::format("ONNX opset {} is not supported, expected 7 or later", version));
+    if (onnx && (version < kOldestOpset || version > kNewestOpset)) {
+      fail(source_.opsets_place,
+           fmt::format("ONNX opset {} is not known, expected {} to {}", version, kOldestOpset, kNewestOpset));
     }
     if (domain == "arbalest" && version != 1) {
       fail(source_.opsets_place, fmt::format("opset \"arbalest\" : {} is not known, expected version 1", version));

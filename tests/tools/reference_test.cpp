@@ -65,7 +65,7 @@ std::string operators() {
   std::sort(all.begin(), all.end(), [](const Op* a, const Op* b) { return a->name < b->name; });
   std::string text = fmt::format(
       "# Operators\n\nWhat graph files may use; `arbalest ops NAME` says the same. {}\n"
-      "ONNX's operators are those of opset 7 to 22 under one form: what one version has as an attribute and another as "
+      "ONNX's operators are those of opset 7 to 28 under one form: what one version has as an attribute and another as "
       "an\n"
       "operand may be given either way, as an operand whose content is known when the graph is read.\n",
       kMade);

@@ -45,6 +45,9 @@ struct WhereInput {
 struct WhereGradInput {
   enum : size_t { Condition, dY };
 };
+struct OneHotInput {
+  enum : size_t { Indices, Depth, Values };
+};
 struct AccumulateInput {
   enum : size_t { Gradients, Sum };
 };
@@ -62,7 +65,7 @@ inline constexpr std::string_view Add = "Add", AffineGrid = "AffineGrid", Averag
                                   GroupNormalization = "GroupNormalization", HardSigmoid = "HardSigmoid",
                                   HardSwish = "HardSwish", IsNaN = "IsNaN", LayerNormalization = "LayerNormalization",
                                   Less = "Less", LessOrEqual = "LessOrEqual", MatMul = "MatMul", MaxPool = "MaxPool",
-                                  Mul = "Mul", Neg = "Neg", Not = "Not", Pad = "Pad",
+                                  Mul = "Mul", Neg = "Neg", Not = "Not", OneHot = "OneHot", Pad = "Pad",
                                   RMSNormalization = "RMSNormalization", RandomNormalLike = "RandomNormalLike",
                                   RandomUniform = "RandomUniform", RandomUniformLike = "RandomUniformLike",
                                   Reciprocal = "Reciprocal", ReduceMax = "ReduceMax", ReduceMean = "ReduceMean",

@@ -142,6 +142,18 @@ int64_t grid_sample(Graph&, Node& node) {
   return 20;
 }
 
+// ONNX Runtime has no OneHot of other whole indices with a 64-bit depth.
+int64_t one_hot(Graph& graph, Node& node) {
+  const ValueId indices = node.inputs[OneHotInput::Indices];
+  if (graph.values[indices].type.dtype == DataType::Int64) return 18;
+  const auto n = NodeId(&node - graph.nodes.data());  // the reference ends when nodes are added
+  const NodeId cast =
+      graph.add_node(graph.op(op::Cast), node.name + ".indices", {indices}, 1, {{"to", onnx_number(DataType::Int64)}});
+  infer(graph, cast);
+  graph.nodes[n].inputs[OneHotInput::Indices] = graph.nodes[cast].outputs[0];
+  return 18;
+}
+
 int64_t extremum(Graph& graph, Node& node) {
   return graph.values[node.inputs[0]].type.dtype == DataType::Bool ? 20 : 18;
 }
@@ -158,6 +170,7 @@ int64_t put_in_opset(Graph& graph) {
                                                                                {op::GridSample, grid_sample},
                                                                                {op::GroupNormalization, group_norm},
                                                                                {op::MaxPool, pool},
+                                                                               {op::OneHot, one_hot},
                                                                                {op::Pad, pad},
                                                                                {op::Resize, resize},
                                                                                {op::Scatter, scatter},

@@ -4,12 +4,9 @@
 
 #include "base/host_device.h"
 #include "graph/kernel.h"
+#include "ops/names.h"
 
 namespace arbalest {
-
-struct OneHotInput {
-  enum : size_t { Indices, Depth, Values };
-};
 
 // indices: (outer, inner); Y: (outer, depth, inner), row-major.
 struct OneHotExtents {

@@ -260,6 +260,19 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
   check_same(graph, model);
 }
 
+// ONNX Runtime has no OneHot of int32 with a depth of int64.
+TEST_CASE("rows of whole numbers are exported with indices of 64 bits") {
+  TinyNet net;
+  net.layers =
+      "tokens = Cast <to = 6> (x)\nd = Constant <value_int = 4> ()\nv = Constant <value_floats = [0.0, 1.0]> ()\n"
+      "rows = OneHot (tokens, d, v)\nh = Flatten (rows)\n";
+  const Graph graph = tiny(net), model = export_model(graph, on_cpus(), {});
+  REQUIRE(count_ops(model, "OneHot") == 1);
+  const Node& rows = *model.find_op("OneHot");
+  CHECK(model.values[rows.inputs[0]].type.dtype == DataType::Int64);
+  check_same(graph, model);
+}
+
 TEST_CASE("dropouts that are spelt out are not exported, and other random numbers are, as ONNX has them") {
   const Graph graph = read_graph_text(
       "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nown () => (float loss)\n{\n"

@@ -88,6 +88,19 @@ struct Carry {
   ValueId next = kNone;
 };
 
+// An attribute of a function's or a model's call in the graph's file. Nodes stand in the call's place, and those that
+// take the attribute's value have it as their own.
+struct CallAttribute {
+  struct Taker {
+    NodeId node = kNone;
+    std::string attribute;
+  };
+  std::string call, callee, name;  // "stage1/h1", "block.residual", "filters"
+  std::optional<size_t> given_by;  // the enclosing call's attribute that it passes on: its place in Graph::calls
+  std::vector<Taker> takers = {};
+  bool fixed = false;  // it says how the file is read, as a model's file does or a constant's value
+};
+
 struct Graph {
   // The operators that nodes may be of, set by the maker of the graph. They outlive it.
   const OpRegistry* registry = nullptr;
@@ -98,6 +111,7 @@ struct Graph {
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<Carry> carries;
+  std::vector<CallAttribute> calls;  // of the graph's file, outer ones first; none after verify()
 
   ValueId add_value(std::string name, TensorType type, Role role = Role::Activation);  // makes the name unique
   ValueId add_value(Value value);  // as it is; its name is the caller's to make unique

@@ -58,9 +58,12 @@ std::vector<std::string> changes_of(const CheckpointOptions& options) {
 
 void apply_changes(Graph& graph, const std::vector<std::string>& changes) {
   for (const std::string& change : changes) {
-    const auto [node, attribute] = override_target(graph, change, name_of(SettingKey::Change));
-    const bool known = std::find(kChangeable.begin(), kChangeable.end(), attribute) != kChangeable.end();
-    if (!known || !graph.nodes[node].is(op::Train)) {
+    const auto changeable = [&](const OverrideTarget& target) {
+      return graph.nodes[target.node].is(op::Train) &&
+             std::find(kChangeable.begin(), kChangeable.end(), target.attribute) != kChangeable.end();
+    };
+    const auto targets = override_targets(graph, change, name_of(SettingKey::Change));
+    if (!std::all_of(targets.begin(), targets.end(), changeable)) {
       throw GraphError(fmt::format("{}: expected a number of the learning rate's schedule: train.{}",
                                    set_to(SettingKey::Change, change), fmt::join(kChangeable, ", train.")));
     }

@@ -136,13 +136,17 @@ ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role,
   value.name = full_name(name.text, scope);
   value.role = role;
   value.where = position(name.place);
-  if (value.name.size() > kLongestPath) fail(name.place, fmt::format("a name is longer than {} bytes", kLongestPath));
+  check_path(value.name, name.place);
   if (!names_.values.insert(value.name).second) {
     fail(name.place, at(name.place, node) + fmt::format("value '{}' is defined twice", value.name));
   }
   const ValueId id = graph_.add_value(std::move(value));
   scope.values.emplace(name.text, id);
   return id;
+}
+
+void GraphBuilder::check_path(const std::string& path, const SourcePlace& place) const {
+  if (path.size() > kLongestPath) fail(place, fmt::format("a name is longer than {} bytes", kLongestPath));
 }
 
 std::string GraphBuilder::full_name(const std::string& name, const Scope& scope) const {

@@ -38,7 +38,11 @@ class GraphBuilder {
     std::string prefix;                                    // "h1/"
     std::unordered_map<std::string, ValueId> values;       // kNone: an operand the caller left out
     std::unordered_map<std::string, std::string> results;  // a function's output → the caller's name for it
-    std::unordered_map<std::string, Attribute> attributes;
+    struct Bound {
+      Attribute value;
+      size_t call = 0;  // its place in Graph::calls
+    };
+    std::unordered_map<std::string, Bound> attributes;
   };
 
   // Bounds what a file may ask for: a small file whose functions call each other can stand for any number of nodes.
@@ -62,6 +66,7 @@ class GraphBuilder {
   TensorType bind(const SourceValue& value) const;
   static std::string at(const SourcePlace& place, const SourceNode* node);
   ValueId add_value(const SourceName& name, Scope& scope, Role role, const SourceNode* node = nullptr);
+  void check_path(const std::string& path, const SourcePlace& place) const;
   std::string full_name(const std::string& name, const Scope& scope) const;
   void add_input(const SourceValue& input, Scope& scope);
   void add_initializer(const SourceValue& value, Scope& scope);
@@ -89,6 +94,10 @@ class GraphBuilder {
   void count_bytes(const Attribute& value, const SourcePlace& place);
   Attribute converted(const Attribute& value, AttributeKind kind, const SourcePlace& place,
                       const std::string& what) const;
+  // The attribute of the enclosing call that `written` refers to; nullptr if it does not refer to any.
+  CallAttribute* passed_on(const SourceAttribute& written, const Scope& scope);
+  Attribute resolve_fixed(const SourceAttribute& written, const Scope& scope);
+  size_t note_call(const SourceNode& node, const Scope& caller, const std::string& attribute);
   void bind_attributes(const SourceNode& call, const SourceFunction& function, const Scope& caller, Scope& scope);
 
   // Nodes that are values here.

@@ -55,6 +55,9 @@ Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope&
                                            written.name.text, node.op.text));
     }
     attributes.set(written.name.text, resolve(written, scope), position(written.name.place));
+    if (CallAttribute* call = passed_on(written, scope)) {
+      call->takers.push_back({graph_.nodes.end_id(), written.name.text});
+    }
   }
   return attributes;
 }
@@ -76,9 +79,31 @@ Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& sco
          fmt::format("function '{}' has no attribute '{}'{}", scope.function->qualified_name(), written.reference,
                      did_you_mean(written.reference, names_of(scope.function->attributes))));
   }
-  count_bytes(found->second, written.name.place);
-  if (!written.kind) return found->second;
-  return converted(found->second, *written.kind, written.name.place, fmt::format("attribute '{}'", written.name.text));
+  const Attribute& value = found->second.value;
+  count_bytes(value, written.name.place);
+  if (!written.kind) return value;
+  return converted(value, *written.kind, written.name.place, fmt::format("attribute '{}'", written.name.text));
+}
+
+// The same for what decides how the file is read, which no override changes.
+Attribute GraphBuilder::resolve_fixed(const SourceAttribute& written, const Scope& scope) {
+  Attribute value = resolve(written, scope);
+  if (CallAttribute* call = passed_on(written, scope)) call->fixed = true;
+  return value;
+}
+
+CallAttribute* GraphBuilder::passed_on(const SourceAttribute& written, const Scope& scope) {
+  const auto found = scope.attributes.find(written.reference);
+  return written.reference.empty() || found == scope.attributes.end() ? nullptr : &graph_.calls[found->second.call];
+}
+
+// Notes an attribute of the call for apply_override(). Returns its place in Graph::calls.
+size_t GraphBuilder::note_call(const SourceNode& node, const Scope& caller, const std::string& attribute) {
+  CallAttribute call{caller.prefix + called(node).text, qualified_name(node), attribute, {}};
+  check_path(call.call, called(node).place);
+  count_bytes(call.call, node.op.place);
+  graph_.calls.push_back(std::move(call));
+  return graph_.calls.size() - 1;
 }
 
 Attribute GraphBuilder::converted(const Attribute& value, AttributeKind kind, const SourcePlace& place,
@@ -106,7 +131,11 @@ void GraphBuilder::bind_attributes(const SourceNode& call, const SourceFunction&
       value = converted(value, *kind, given.name.place,
                         fmt::format("attribute '{}' of function '{}'", given.name.text, name));
     }
-    scope.attributes.emplace(given.name.text, std::move(value));
+    const size_t noted = note_call(call, caller, given.name.text);
+    if (const CallAttribute* outer = passed_on(given, caller)) {
+      graph_.calls[noted].given_by = size_t(outer - graph_.calls.data());
+    }
+    scope.attributes.emplace(given.name.text, Scope::Bound{std::move(value), noted});
   }
   for (const SourceAttribute& wanted : function.attributes) {
     if (scope.attributes.count(wanted.name.text)) continue;
@@ -114,7 +143,7 @@ void GraphBuilder::bind_attributes(const SourceNode& call, const SourceFunction&
       fail(call.op.place, fmt::format("function '{}' needs attribute '{}'", name, wanted.name.text));
     }
     count_bytes(*wanted.value, call.op.place);
-    scope.attributes.emplace(wanted.name.text, *wanted.value);
+    scope.attributes.emplace(wanted.name.text, Scope::Bound{*wanted.value, note_call(call, caller, wanted.name.text)});
   }
 }
 

@@ -37,7 +37,7 @@ void GraphBuilder::add_constant(const SourceNode& node, Scope& scope) {
     fail(attribute.name.place, fmt::format("attribute '{}' of Constant is {} tensor, expected {}", kind,
                                            attribute.tensor ? "a" : "no", attribute.tensor ? "a number" : "a tensor"));
   }
-  const Attribute value = resolve(attribute, scope);
+  const Attribute value = resolve_fixed(attribute, scope);
   const std::string what = fmt::format("attribute '{}' of Constant", kind);
   const bool floating = kind.starts_with("value_float");
   const Attribute list =

@@ -35,13 +35,15 @@ void GraphBuilder::call_model(const SourceNode& node, Scope& scope) {
                                              fmt::join(kCallAttributes, ", "), did_you_mean(name, kCallAttributes)));
     }
     const auto value = [&](AttributeKind kind) {
-      return converted(resolve(attribute, scope), kind, attribute.name.place, fmt::format("attribute '{}'", name));
+      return converted(resolve_fixed(attribute, scope), kind, attribute.name.place,
+                       fmt::format("attribute '{}'", name));
     };
     if (name == "file") file = std::get<std::string>(value(AttributeKind::String));
     if (name == "inputs") call.inputs = std::get<std::vector<std::string>>(value(AttributeKind::Strings));
     if (name == "outputs") call.outputs = std::get<std::vector<std::string>>(value(AttributeKind::Strings));
     if (name == "training_mode") call.training = flag_of(attribute, std::get<int64_t>(value(AttributeKind::Int)));
   }
+  for (const std::string& name : kCallAttributes) graph_.calls[note_call(node, scope, name)].fixed = true;
   const GraphSource& source = model_source(node, file);
   const CalledModel model = read_model(source, registry_, call, node.inputs.size(), node.outputs.size());
   place_model(node, model, scope);

@@ -57,30 +57,78 @@ class Override {
     if (target_.empty() || attribute_.empty()) fail("expected NODE.ATTRIBUTE=VALUE");
   }
 
-  OverrideTarget target(const Graph& graph) const { return {find_node(graph), std::string(attribute_)}; }
+  // The attribute that a call passes on, in all nodes that take it; otherwise that of a node.
+  std::vector<OverrideTarget> targets(const Graph& graph) const {
+    for (size_t i = 0; i < graph.calls.size(); ++i) {
+      const CallAttribute& call = graph.calls[i];
+      if (call.call == target_ && call.name == attribute_ && !(call.fixed && node_has(graph))) {
+        return takers_of(graph, i);
+      }
+    }
+    return {{find_node(graph), std::string(attribute_)}};
+  }
 
   std::string apply(Graph& graph) const {
-    Node& node = graph.nodes[find_node(graph)];
-    const AttributeSpec* spec = node.op->attribute_spec(attribute_);
-    if (!spec) {
-      std::vector<std::string> known;
-      for (const AttributeSpec& each : node.op->attributes) known.push_back(each.name);
-      const std::string own = own_name(attribute_, known);
-      fail(fmt::format("{} has no attribute '{}'; it has: {}{}", node.op->qualified_name(), attribute_,
-                       known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")),
-                       own.empty() ? did_you_mean(attribute_, known) : fmt::format("; did you mean '{}'?", own)));
+    std::string earlier;
+    bool changes = false;
+    for (const auto& [id, attribute] : targets(graph)) {
+      Node& node = graph.nodes[id];
+      const AttributeSpec* spec = node.op->attribute_spec(attribute);
+      if (!spec) refuse_attribute(graph, node);
+      const NamedAttribute* written = node.attributes.find_named(attribute);
+      const std::optional<Attribute> before = written ? convert(written->value, spec->kind) : spec->fallback;
+      if (written && is_override(*written)) earlier = written->where.file;
+      const Attribute value = parse(spec->kind);
+      node.attributes.set(attribute, value, Position{place(), 0, 0});
+      changes = changes || before != value;
     }
-    const NamedAttribute* written = node.attributes.find_named(attribute_);
-    const std::optional<Attribute> before = written ? convert(written->value, spec->kind) : spec->fallback;
-    const std::string earlier = written && is_override(*written) ? written->where.file : "";
-    const Attribute value = parse(spec->kind);
-    node.attributes.set(attribute_, value, Position{place(), 0, 0});
     if (!earlier.empty()) return fmt::format("{}: replaces {}", place(), earlier);
-    if (before == value) return fmt::format("{}: changes nothing, the graph has that value already", place());
-    return "";
+    return changes ? "" : fmt::format("{}: changes nothing, the graph has that value already", place());
   }
 
  private:
+  // Whether a node of this name has the attribute.
+  bool node_has(const Graph& graph) const {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+      return first_output(graph, node) == target_ && node.op->attribute_spec(attribute_);
+    });
+  }
+
+  // Calls come after those that enclose them.
+  std::vector<OverrideTarget> takers_of(const Graph& graph, size_t first) const {
+    std::vector<OverrideTarget> targets;
+    std::vector<bool> takes(graph.calls.size(), false);
+    takes[first] = true;
+    for (size_t i = first; i < graph.calls.size(); ++i) {
+      const CallAttribute& call = graph.calls[i];
+      takes[i] = takes[i] || (call.given_by && takes[*call.given_by]);
+      if (!takes[i]) continue;
+      if (call.fixed) {
+        fail(
+            fmt::format("attribute '{}' of the call '{}' ({}) says how the graph's file is read; expected another "
+                        "attribute, or the change in the file",
+                        call.name, call.call, call.callee));
+      }
+      for (const CallAttribute::Taker& taker : call.takers) targets.push_back({taker.node, taker.attribute});
+    }
+    return targets;
+  }
+
+  [[noreturn]] void refuse_attribute(const Graph& graph, const Node& node) const {
+    std::string owner = node.op->qualified_name();
+    std::vector<std::string> known, of_call;
+    for (const AttributeSpec& each : node.op->attributes) known.push_back(each.name);
+    for (const CallAttribute& call : graph.calls) {
+      if (call.call == target_) of_call.push_back(call.name);
+      if (call.call == target_) owner = call.callee;
+    }
+    if (!of_call.empty()) known = of_call;
+    const std::string own = own_name(attribute_, known);
+    fail(fmt::format("{} has no attribute '{}'; it has: {}{}", owner, attribute_,
+                     known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")),
+                     own.empty() ? did_you_mean(attribute_, known) : fmt::format("; did you mean '{}'?", own)));
+  }
+
   std::string place() const { return fmt::format("{} {}", option_, assignment_); }
   [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{place(), 0, 0}, message); }
 
@@ -166,18 +214,19 @@ std::string apply_override(Graph& graph, std::string_view assignment, std::strin
   return Override(assignment, option).apply(graph);
 }
 
-OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option) {
-  return Override(assignment, option).target(graph);
+std::vector<OverrideTarget> override_targets(const Graph& graph, std::string_view assignment, std::string_view option) {
+  return Override(assignment, option).targets(graph);
 }
 
 void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& assignments, std::string_view option) {
   std::map<std::pair<NodeId, std::string>, std::string> names;  // by node and attribute
   for (const NamedAssignment& each : assignments) {
-    const OverrideTarget target = override_target(graph, each.assignment, option);
-    const auto [first, added] = names.emplace(std::pair(target.node, target.attribute), each.name);
-    if (added) continue;
-    throw GraphError(fmt::format("{} and {} both change the attribute '{}' of node '{}'; expected one of them",
-                                 first->second, each.name, target.attribute, graph.nodes[target.node].name));
+    for (const OverrideTarget& target : override_targets(graph, each.assignment, option)) {
+      const auto [first, added] = names.emplace(std::pair(target.node, target.attribute), each.name);
+      if (added) continue;
+      throw GraphError(fmt::format("{} and {} both change the attribute '{}' of node '{}'; expected one of them",
+                                   first->second, each.name, target.attribute, graph.nodes[target.node].name));
+    }
   }
 }
 

@@ -12,21 +12,23 @@
 namespace arbalest {
 
 // Assigns to an attribute, "X.attribute=value". X is a node's first output, or its operator in snake_case if only one
-// node applies it: "train.lr=0.05", "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". The
+// node applies it: "train.lr=0.05", "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". Or
+// X is a function's call in the file, "h1.filters=32", and all nodes change that take the attribute from it. The
 // value is read as the attribute's kind: text needs no quotes, lists no brackets. Runs before verify(), which checks
 // the rest. Throws GraphError with the nearest node or attribute, or the candidates if X names several. Returns the
 // reason why the assignment, or one before it, has no effect; "" if both have. Messages begin with the `option`.
 std::string apply_override(Graph& graph, std::string_view assignment,
                            std::string_view option = name_of(SettingKey::Set));
 
-// The node and the attribute that an assignment changes.
+// A node and its attribute that an assignment changes.
 struct OverrideTarget {
   NodeId node = kNone;
   std::string attribute;
+  bool operator==(const OverrideTarget&) const = default;
 };
-// The target of an assignment. Throws GraphError as apply_override() does.
-OverrideTarget override_target(const Graph& graph, std::string_view assignment,
-                               std::string_view option = name_of(SettingKey::Set));
+// The targets of an assignment: several or none if it is to a call. Throws GraphError as apply_override() does.
+std::vector<OverrideTarget> override_targets(const Graph& graph, std::string_view assignment,
+                                             std::string_view option = name_of(SettingKey::Set));
 
 // An assignment, and what messages call it: "--vary train.lr".
 struct NamedAssignment {

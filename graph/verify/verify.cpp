@@ -356,6 +356,7 @@ void check_sound(const Graph& graph) {
 
 void verify(Graph& graph) {
   ErrorList errors;
+  graph.calls.clear();
   check_names(graph, errors);
   if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_choice)) {
     ErrorList ignored;  // what is not chosen may be wrong, as a Squeeze of another extent than 1

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "graph/file/graph_file.h"
+#include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "ops/builtin_ops.h"
 #include "passes/passes.h"
@@ -629,6 +630,16 @@ TEST_CASE("model: a value that two nodes define is refused, with both, whether i
       "node 'y' (Sigmoid); expected one of them";
   CHECK(has(files.fault("y = model.twice (x)", {{"", path}}), message.c_str()));
   CHECK(has(files.fault("y = model.twice <outputs = [\"z\"]> (x)", {{"", path}}), message.c_str()));
+}
+
+TEST_CASE("model: attributes of calls are changed in the file alone") {
+  const Files files;
+  const ModelFiles net = {{"", files.net}};
+  CHECK(has(error_of([&] {
+              Graph graph = files.read("logits = model.net (x)", net);
+              apply_override(graph, "logits.training_mode=0");
+            }),
+            "attribute 'training_mode' of the call 'logits' (model.net) says how the graph's file is read"));
 }
 
 TEST_CASE("model: faults of calls are reported at their place") {

@@ -46,7 +46,56 @@ bool has(const std::string& text, const char* phrase) {
   return text.find(phrase) != std::string::npos;
 }
 
+// Calls that pass attributes on, one of them from a call around it.
+Graph calling() {
+  return read_graph_text(R"(g (float[2] x) => ()
+{
+  s = b.stage <filters = 4> (x)
+  t = b.stage <filters = 4, k = [1, 1]> (s)
+  u = b.sized <count = 3> (t)
+}
+<domain: "b"> stage <filters, k: ints = [3, 3]> (a) => (b)
+{ inner = b.pair <filters = @filters> (a) b = arbalest.Conv <filters = @filters, strides = @k> (inner) }
+<domain: "b"> pair <filters> (a) => (b) { c = arbalest.Conv <filters = @filters> (a) b = Relu (c) }
+<domain: "b"> sized <count> (a) => (b) { n = Constant <value_int = @count> () b = Relu (a) }
+)",
+                         "f", file_test_ops());
+}
+
+Attribute of(const Graph& graph, const char* node, const char* attribute) {
+  return *graph.nodes.at(graph.find_node(node)).attributes.find(attribute);
+}
+
 }  // namespace
+
+TEST_CASE("overrides: an attribute of a call changes wherever the function's nodes take it") {
+  Graph graph = calling();
+  CHECK(apply_override(graph, "s.filters=48") == "");
+  CHECK(of(graph, "s/inner/c", "filters") == Attribute(int64_t{48}));
+  CHECK(of(graph, "s", "filters") == Attribute(int64_t{48}));
+  CHECK(of(graph, "t", "filters") == Attribute(int64_t{4}));
+  CHECK(apply_override(graph, "s.k=2,2") == "");  // a default of the function
+  CHECK(of(graph, "s", "strides") == Attribute(std::vector<int64_t>{2, 2}));
+  CHECK(apply_override(graph, "t/inner.filters=5") == "");
+  CHECK(of(graph, "t/inner/c", "filters") == Attribute(int64_t{5}));
+  CHECK(of(graph, "t", "filters") == Attribute(int64_t{4}));
+  CHECK(has(apply_override(graph, "t.k=1,1"), "changes nothing"));
+  CHECK(apply_override(graph, "s.filters=6") == "--set s.filters=6: replaces --set s.filters=48");
+  const auto refused = [](const char* assignment) {
+    return error_of([&] {
+      Graph changed = calling();
+      apply_override(changed, assignment);
+    });
+  };
+  CHECK(has(refused("s.filters=many"), "found 'many', expected a whole number"));
+  CHECK(has(refused("s.filtres=1"), "b.stage has no attribute 'filtres'; it has: filters, k; did you mean 'filters'?"));
+  CHECK(has(refused("u.count=4"), "attribute 'count' of the call 'u' (b.sized) says how the graph's file is read"));
+  CHECK(has(error_of([&] {
+              refuse_two_names(
+                  graph, {{"--vary s.filters", "s.filters=1"}, {"--vary s/inner/c.filters", "s/inner/c.filters=1"}});
+            }),
+            "--vary s.filters and --vary s/inner/c.filters both change the attribute 'filters' of node 's/inner/c'"));
+}
 
 TEST_CASE("overrides: a node by its output, or by its operator where that is unique") {
   CHECK(after<double>("train.lr=0.05", "trained", "lr") == 0.05);

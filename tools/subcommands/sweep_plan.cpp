@@ -77,6 +77,9 @@ std::string attributes_named(const std::string& name, const Graph& graph) {
   constexpr size_t kMost = 5;
   const Table<NodeId, std::string> targets = override_names(graph);
   std::vector<std::string> found;
+  for (const CallAttribute& call : graph.calls) {
+    if (call.name == name && !call.fixed && found.size() < kMost) found.push_back(call.call + "." + name);
+  }
   for (const NodeId node : targets.ids()) {
     const bool has = graph.nodes[node].op->attribute_spec(name) != nullptr;
     if (has && found.size() < kMost) found.push_back(targets[node] + "." + name);

@@ -21,9 +21,9 @@ bool is_attribute(const std::string& name) {
 bool same_setting(const Graph& graph, const std::string& one, const std::string& other) {
   if (one == other) return true;
   if (!is_attribute(one) || !is_attribute(other)) return false;
-  const OverrideTarget first = override_target(graph, one + "=", "--vary"),
-                       second = override_target(graph, other + "=", "--vary");
-  return first.node == second.node && first.attribute == second.attribute;
+  const auto first = override_targets(graph, one + "=", "--vary"),
+             second = override_targets(graph, other + "=", "--vary");
+  return std::find_first_of(first.begin(), first.end(), second.begin(), second.end()) != first.end();
 }
 
 // The names of all settings that the command line varies or states.

@@ -27,11 +27,15 @@ bool is_of_samples(const std::string& name, const Graph& graph, bool& keeps) {
   if (name == "fold") return true;
   if (name == "seed") return follows_seed(string_attribute(prefetch, "source"));
   if (name.find('.') == name.npos) return false;
-  const OverrideTarget target = override_target(graph, name + "=", "--vary");
-  const Node& node = graph.nodes[target.node];
-  keeps = keeps || (&node == &prefetch && target.attribute == "cache");
-  const bool reads = &node == &prefetch || node.is(op::Validate);
-  return node.op->prepare || (reads && target.attribute != "batch" && target.attribute != "depth");
+  bool of_samples = false;
+  for (const OverrideTarget& target : override_targets(graph, name + "=", "--vary")) {
+    const Node& node = graph.nodes[target.node];
+    keeps = keeps || (&node == &prefetch && target.attribute == "cache");
+    const bool reads = &node == &prefetch || node.is(op::Validate);
+    of_samples =
+        of_samples || node.op->prepare || (reads && target.attribute != "batch" && target.attribute != "depth");
+  }
+  return of_samples;
 }
 
 // The first trial of those whose samples have one size, and how many sets of such samples there are.

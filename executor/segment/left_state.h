@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "executor/segment/cursor.h"
 #include "executor/segment/segment_state.h"
-#include "executor/session/cursor.h"
 #include "executor/session/run_state.h"
 
 namespace arbalest {

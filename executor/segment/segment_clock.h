@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "executor/plan/strategy.h"
-#include "executor/session/cursor.h"
+#include "executor/segment/cursor.h"
 #include "executor/session/monitor.h"
 #include "ops/optim/train.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "executor/plan/plan.h"
-#include "executor/session/cursor.h"
+#include "executor/segment/cursor.h"
 #include "executor/session/run_state.h"
 #include "passes/program.h"
 

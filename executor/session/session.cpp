@@ -12,6 +12,7 @@
 #include "base/setting.h"
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
+#include "executor/session/option_ranges.h"
 #include "executor/session/reading.h"
 #include "executor/session/shared_resources.h"
 #include "graph/measures.h"
@@ -335,6 +336,7 @@ std::vector<PlanDevice> default_devices() {
 
 Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after) {
+  check_ranges(options);
   Prepared prepared;
   prepared.graph = std::move(graph);
   prepared.bad = make_bad_samples(options);
@@ -360,6 +362,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
 }
 
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked) {
+  check_ranges(options);
   Prepared prepared;
   prepared.graph = std::move(graph);
   prepared.bad = make_bad_samples(options);

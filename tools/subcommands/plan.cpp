@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "executor/plan/plan_part.h"
-#include "executor/session/cursor.h"
+#include "executor/segment/cursor.h"
 #include "executor/trace/trace_record.h"
 #include "graph/op.h"
 #include "tools/command/commands.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "executor/segment/cursor.h"
 #include "executor/segment/segment.h"
-#include "executor/session/cursor.h"
 #include "executor/session/state.h"
 #include "executor/trace/trace_file.h"
 #include "graph/file/overrides.h"

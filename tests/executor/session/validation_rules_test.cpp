@@ -349,4 +349,24 @@ TEST_CASE("rules that do not fit the graph are refused") {
   CHECK(contains(refusal({}, "best.safetensors"), "--save-best needs a graph that validates"));
 }
 
+TEST_CASE("numbers of a session that the command would refuse are refused") {
+  const auto refused = [](const auto& set) {
+    SessionOptions options = on_cpus();
+    set(options);
+    return message_of([&] { prepare(tiny({}), options); });
+  };
+  const auto check = [&](const auto& set, const char* message) { CHECK(refused(set) == message); };
+  const double nan = std::nan("");
+  check([](auto& o) { o.length.epochs = -1; }, "--epochs -1: expected a whole number from 1 to 2^63 - 1");
+  check([](auto& o) { o.length.iterations = 0; }, "--iterations 0: expected a whole number from 1 to 2^63 - 1");
+  check([](auto& o) { o.length.iterations = -3; }, "--iterations -3: expected a whole number from 1 to 2^63 - 1");
+  check([](auto& o) { o.learners.per_device = -2; }, "--learners -2: expected a whole number from 0 to 1024");
+  check([](auto& o) { o.execution.threads = -1; }, "--threads -1: expected a whole number from 0 to 1024");
+  check([&](auto& o) { o.length.seconds = nan; }, "--time-limit nan: expected a number from 0 to 1e+09");
+  check([](auto& o) { o.execution.skip_bad = -1; }, "--skip-bad -1: expected a whole number from 0 to 2^63 - 1");
+  check([](auto& o) { o.rules.plateau_factor = 2; }, "--plateau-factor 2: expected a number from 0 to 1");
+  check([](auto& o) { o.checkpoints.keep = 0; }, "--checkpoint-keep 0: expected a whole number from 1 to 2^63 - 1");
+  CHECK(refused([](auto&) {}).empty());
+}
+
 }  // namespace validation_rules_test

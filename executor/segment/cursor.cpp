@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/session/cursor.h"
+#include "executor/segment/cursor.h"
 
 #include <algorithm>
 

@@ -44,6 +44,7 @@ constexpr SettingNames kNames[] = {
     {SettingKey::Plateau, "--plateau", "ValidationRules::plateau"},
     {SettingKey::PlateauFactor, "--plateau-factor", "ValidationRules::plateau_factor"},
     {SettingKey::Precision, "--precision", "NumericsOptions::precision"},
+    {SettingKey::Probabilities, "--probabilities", "ExportOptions::probabilities"},
     {SettingKey::Rank, "--rank", "WorldOptions::rank"},
     {SettingKey::ReadTimeout, "--read-timeout", "ExecutionOptions::read_timeout"},
     {SettingKey::Recalibrate, "--recalibrate", "ValidationRules::recalibrate"},

@@ -40,6 +40,7 @@ enum class SettingKey : uint8_t {
   Plateau,
   PlateauFactor,
   Precision,
+  Probabilities,
   Rank,
   ReadTimeout,
   Recalibrate,

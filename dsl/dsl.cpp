@@ -102,7 +102,16 @@ Tensor Model::constant(double number) {
 }
 
 void Model::save(const std::string& path) const {
-  path.ends_with(".onnx") ? write_onnx(graph_, path) : write_graph_file(graph_, path);
+  if (path.ends_with(".onnx")) {
+    write_onnx(graph_, path);
+  } else {
+    write_graph_file(graph_, path);
+  }
+}
+
+Model& Tensor::model() const {
+  if (!model_ || value_ == kNone) throw GraphError(fmt::format("the Tensor is empty; {}", kExpectedTensor));
+  return *model_;
 }
 
 Tensor Tensor::named(const std::string& name) const {

@@ -133,10 +133,18 @@ class Exporter {
                         : fmt::format("{} exports what is compared with targets", fmt::join(ways, " or "));
   }
 
+  // Advice for a graph of which no loss takes scores.
+  std::string instead_of_scores() const {
+    if (!exported_.probabilities) return compared();
+    const std::string without =
+        fmt::format("expected no {}, which are made of such scores", name_of(SettingKey::Probabilities));
+    return output_name_.empty() ? without + "; " + compared() : without;
+  }
+
   ValueId chosen_output() {
     output_name_ = exported_.value;
     if (output_name_.empty() || exported_.probabilities) {
-      const Head head = head_of(graph_, output_name_, compared());
+      const Head head = head_of(graph_, output_name_, instead_of_scores());
       of_labels_ = head.labels;
       class_axis_ = head.axis;
       const bool chosen = !output_name_.empty();

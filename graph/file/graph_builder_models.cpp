@@ -67,8 +67,12 @@ const GraphSource& GraphBuilder::model_source(const SourceNode& node, const std:
     if (model.name.empty() || model.name == name) path = model.path;
   }
   if (path.empty()) {
-    fail(node.op.place, fmt::format("model '{}' has no file; expected {} or the attribute 'file'", name,
-                                    set_to(SettingKey::Model, fmt::format("{}=FILE", name))));
+    std::string given;
+    for (const ModelFile& model : models_) {
+      given += fmt::format("; {} is of another name", set_to(SettingKey::Model, model.name + "=" + model.path));
+    }
+    fail(node.op.place, fmt::format("model '{}' has no file; expected {} or the attribute 'file'{}", name,
+                                    set_to(SettingKey::Model, fmt::format("{}=FILE", name)), given));
   }
   const auto known = sources_.find(path);
   return known == sources_.end() ? sources_.emplace(path, read_source(path)).first->second : known->second;

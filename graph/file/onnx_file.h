@@ -32,7 +32,7 @@ std::string external_data_path(const std::string& path);
 // Each file is complete or not there at all, and the file of tensors is put in place first. The pair is not replaced as
 // one: if the process ends in between, an older model at `path` refers to tensors of the new one. Write under a new
 // name if that matters. Throws GraphError for graphs that check_writable() refuses, and RunError. Attributes of kind
-// float have single precision in ONNX.
-void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptions& options = {});
+// float have single precision in ONNX. Returns how many nodes the file has, floating constants among them.
+int64_t write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptions& options = {});
 
 }  // namespace arbalest

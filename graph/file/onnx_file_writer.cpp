@@ -16,7 +16,7 @@ std::string external_data_path(const std::string& path) {
 
 namespace arbalest {
 
-void write_onnx(const Graph&, const std::string& path, const OnnxFileOptions&) {
+int64_t write_onnx(const Graph&, const std::string& path, const OnnxFileOptions&) {
   throw GraphError(Position{path, 0, 0}, "binary ONNX needs a build with libonnx; this one writes graph files as text");
 }
 
@@ -171,7 +171,7 @@ bool needs_external_data(const Graph& graph, bool asked) {
 
 }  // namespace
 
-void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptions& options) {
+int64_t write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptions& options) {
   check_writable(graph);
   onnx::ModelProto model;
   model.set_producer_name("arbalest");
@@ -217,6 +217,7 @@ void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptio
   file.write(content);
   if (external) external->commit();
   file.commit();
+  return proto.node_size();
 }
 
 }  // namespace arbalest

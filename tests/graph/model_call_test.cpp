@@ -647,6 +647,7 @@ TEST_CASE("model: faults of calls are reported at their place") {
   const ModelFiles net = {{"", files.net}};
   CHECK(has(files.fault("y = model.net (x)", {}),
             "graph.onnxtxt:1:34: model 'net' has no file; expected --model net=FILE or the attribute 'file'"));
+  CHECK(has(files.fault("y = model.net (x)", {{"other", files.net}}), "; --model other="));
   CHECK(has(files.fault("y = model.net <fil = \"a\"> (x)", net), "1:45: attribute 'fil' of a model's call"));
   CHECK(has(files.fault("y = model.net <fil = \"a\"> (x)", net), "did you mean 'file'?"));
   CHECK(has(files.fault("y = model.net <training_mode = 2> (x)", net), "'training_mode' is 2, expected 0 or 1"));

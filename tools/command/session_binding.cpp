@@ -144,8 +144,8 @@ CLI::Validator whole(int64_t least, int64_t most) {
   return {[=](std::string& text) {
             const auto value = read_number<int64_t>(text);
             if (value && *value >= least && *value <= most) return std::string();
-            return fmt::format("found '{}', expected a whole number from {}{}", text, least,
-                               most == INT64_MAX ? "" : fmt::format(" to {}", most));
+            return fmt::format("found '{}', expected a whole number from {} to {}", text, least,
+                               most == INT64_MAX ? "2^63 - 1" : std::to_string(most));
           },
           ""};
 }

@@ -78,7 +78,7 @@ int command_export(const ExportCommandOptions& options) {
   OnnxFileOptions written = options.written;
   add_class_names(options, graph, model, written);
   add_preprocessing(graph, model, written);
-  write_onnx(model, options.file, written);
+  const int64_t nodes = write_onnx(model, options.file, written);
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;
     for (const ValueId id : values) {
@@ -89,7 +89,7 @@ int command_export(const ExportCommandOptions& options) {
     return text;
   };
   fmt::print("{}: {} to {}, {} nodes (-1: any number of samples)\n", printable(options.file), described(model.inputs),
-             described(model.outputs), model.nodes.size());
+             described(model.outputs), nodes);
   tell_of_fresh_weights(files);
   return kDone;
 }

@@ -433,6 +433,11 @@ TEST_CASE("what cannot be exported is reported") {
   CHECK(contains(
       message_of([&] { export_model(read_graph_text(regression, "net.onnxtxt", builtin_ops()), on_cpus(), {}); }),
       "; --value first exports what is compared with targets"));
+  CHECK(contains(message_of([&] {
+                   export_model(read_graph_text(regression, "net.onnxtxt", builtin_ops()), on_cpus(),
+                                {.value = "first", .probabilities = true});
+                 }),
+                 "whose scores it would be; expected no --probabilities, which are made of such scores"));
   const Trained other;
   SessionOptions options = on_cpus();
   options.files.weights = other.options.files.weights;

@@ -120,10 +120,10 @@ Tensor resize_crop(Tensor files, const ResizeCropOptions& options = {});
 struct AugmentOptions {
   int64_t pad = 0;
   bool flip = false;
-  std::vector<double> mean, std;  // per channel, in 0 … 1
-  std::vector<int64_t> crop;      // height and width of the output; none: the image's
+  std::vector<double> mean = {}, std = {};  // per channel, in 0 … 1
+  std::vector<int64_t> crop = {};           // height and width of the output; none: the image's
   bool vertical_flip = false;
-  std::vector<double> area;  // least and most of the image that is scaled to `crop`; none: nothing is scaled
+  std::vector<double> area = {};  // least and most of the image that is scaled to `crop`; none: nothing is scaled
   std::vector<double> ratio = {3.0 / 4, 4.0 / 3};  // of that part's width to its height
   int64_t resize = 0;                              // shorter side before validation's crop; 0: crop / 0.875
   double rotate = 0;                               // degrees, either way
@@ -150,7 +150,7 @@ std::pair<Tensor, Tensor> mix_images(Tensor image, Tensor label, const MixOption
 struct ConvOptions {
   int64_t filters = 0;
   int64_t kernel = 1, stride = 1, dilation = 1, group = 1;
-  std::optional<int64_t> pad;  // each side; none: what keeps the size at stride 1
+  std::optional<int64_t> pad = {};  // each side; none: what keeps the size at stride 1
   bool bias = true;
   std::string init = "kaiming_uniform";
 };
@@ -185,7 +185,7 @@ Tensor linear(Tensor x, const LinearOptions& options);
 // The window of a pooling, the same in both directions.
 struct PoolOptions {
   int64_t kernel = 2;
-  std::optional<int64_t> stride;  // none: the kernel
+  std::optional<int64_t> stride = {};  // none: the kernel
   int64_t pad = 0;
 };
 // The largest element of each window; padding is never the largest.

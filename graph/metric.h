@@ -35,7 +35,7 @@ struct MetricSpec {
   // are put in the order of the data; finish() makes the metric of them, on the host. Only validations have these.
   enum class Keeps : uint8_t { Mean, Rows };
 
-  std::optional<Better> better;                             // none: the user states it if something needs the best
+  std::optional<Better> better = {};                        // none: the user states it if something needs the best
   double least = -std::numeric_limits<double>::infinity();  // the range of the metric
   double most = std::numeric_limits<double>::infinity();
   Keeps keeps = Keeps::Mean;

@@ -35,7 +35,7 @@ struct OperandSpec {
     InitialState,  // a recurrent layer's state before its first step; zeros if it is left out
     ClassWeight,   // weights of a loss's classes, which are not trained
   };
-  std::string name;
+  std::string name = {};
   Arity arity = Required;
   // Whether the operand follows the compute precision (--precision bf16). What does not (statistics, losses, biases,
   // parameter gradients) stays as inferred.
@@ -56,10 +56,10 @@ struct OperandSpec {
 
 // One of the attributes that an operator states.
 struct AttributeSpec {
-  std::string name;
+  std::string name = {};
   AttributeKind kind = AttributeKind::Int;
-  std::optional<Attribute> fallback;  // none: required
-  std::string doc;
+  std::optional<Attribute> fallback = {};  // none: required
+  std::string doc = {};
   std::vector<std::string> choices = {};  // of a string; none: any
 };
 
@@ -216,15 +216,15 @@ struct Repetition {
 struct Sample {
   // An input and how its elements are drawn.
   struct Input {
-    TensorType type;             // Float32 if the op computes; the harness redraws it in Float64 for the oracle
+    TensorType type = {};        // Float32 if the op computes; the harness redraws it in Float64 for the oracle
     double low = -1, high = 1;   // uniform; integer types draw whole numbers in [low, high]
     bool differentiable = true;  // checked against finite differences (floating inputs only)
     bool distinct = false;       // values all different and apart, for MaxPool-like ties
   };
-  std::string name;
-  std::vector<Input> inputs;
+  std::string name = {};
+  std::vector<Input> inputs = {};
   int output_count = 1;
-  Attributes attributes;
+  Attributes attributes = {};
   double tolerance = 1e-5;   // ‖out − oracle‖ / ‖oracle‖ in float; the harness widens it for TF32 and bf16
   StepScalars scalars = {};  // what kernels read per instance
   bool in_place = false;     // only with outputs in their inputs' memory (Op::aliases): some of it is left as it is
@@ -232,12 +232,12 @@ struct Sample {
 
 // An operator: all that graph files, passes, plans and devices know of it.
 struct Op {
-  std::string domain;  // "" for ONNX's operators, "arbalest" for this library's, or a program's own
-  std::string name;
-  std::string doc;  // one line; `arbalest ops` and error messages use it
-  std::vector<OperandSpec> inputs;
-  std::vector<OperandSpec> outputs;
-  std::vector<AttributeSpec> attributes;
+  std::string domain = {};  // "" for ONNX's operators, "arbalest" for this library's, or a program's own
+  std::string name = {};
+  std::string doc = {};  // one line; `arbalest ops` and error messages use it
+  std::vector<OperandSpec> inputs = {};
+  std::vector<OperandSpec> outputs = {};
+  std::vector<AttributeSpec> attributes = {};
   bool internal = false;     // made by passes only; refused in graph files
   bool side_effect = false;  // produces a token or updates state: never dead
   bool random = false;       // draws numbers of its own in each iteration: not computed when a graph is read
@@ -248,35 +248,36 @@ struct Op {
   // as they lie, kernels look at their types, and `infer` says how outputs lie.
   std::optional<Layout> layout = Layout::RowMajor;
 
-  std::function<void(InferContext&)> infer;
+  std::function<void(InferContext&)> infer = nullptr;
   // The content of output 0, row-major elements of its type, if it follows from types, attributes and constant operands
   // alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
-  std::function<std::vector<std::byte>(const InferContext&)> content;
-  std::function<void(GradContext&)> grad;               // none: gradients stop here
-  std::function<void(ExpandContext&)> expand;           // such an op has no kernels, unless `expands` is there
-  std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
-  bool is_layer() const { return expand && !expands; }  // every node of it is expanded
+  std::function<std::vector<std::byte>(const InferContext&)> content = nullptr;
+  std::function<void(GradContext&)> grad = nullptr;            // none: gradients stop here
+  std::function<void(ExpandContext&)> expand = nullptr;        // such an op has no kernels, unless `expands` is there
+  std::function<bool(const InferContext&)> expands = nullptr;  // whether this node is expanded; the others have kernels
+  bool is_layer() const { return expand && !expands; }         // every node of it is expanded
   // Whether the expansion may make values, such as parameters, whose names begin with the node's output.
   bool owns_values() const { return bool(expand); }
   // A fused operator in terms of simpler ones: adds nodes of them and replaces every output. It says what the operator
   // means. Kernels are held against it, and CPUs run it if they gain nothing by a kernel (ops/fused/decomposed.h).
-  std::function<void(ExpandContext&)> decompose;
-  std::function<void(Graph&, NodeId)> for_inference;  // rewrites the node in place for validation; none: as it is
+  std::function<void(ExpandContext&)> decompose = nullptr;
+  // Rewrites the node in place for validation; none: as it is.
+  std::function<void(Graph&, NodeId)> for_inference = nullptr;
   // How outputs of a node are computed once more. None: as they were, unless the operator draws random numbers or
   // changes what outlives the iteration; such operators are not repeated.
-  std::function<Repetition(const Graph&, const Node&)> again;
-  std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
-  std::function<std::vector<Sample>()> samples;
+  std::function<Repetition(const Graph&, const Node&)> again = nullptr;
+  std::function<Cost(const Graph&, const Node&)> cost = nullptr;  // none: no flops, operands once
+  std::function<std::vector<Sample>()> samples = nullptr;
 
-  std::optional<MetricSpec> metric;        // of output 0, if Validate may list it
-  std::optional<Comparison> compares;      // what a loss or a metric compares; none: it is neither
-  std::optional<OptimizerSpec> optimizer;  // the operator is the update rule of an optimiser
+  std::optional<MetricSpec> metric = {};        // of output 0, if Validate may list it
+  std::optional<Comparison> compares = {};      // what a loss or a metric compares; none: it is neither
+  std::optional<OptimizerSpec> optimizer = {};  // the operator is the update rule of an optimiser
 
   // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.
-  std::vector<std::pair<int, int>> aliases;
+  std::vector<std::pair<int, int>> aliases = {};
   // Outputs that may take an input's memory if nothing reads that input afterwards, as (output, input). Both have the
   // same type, and kernels read each element for the last time before they write it.
-  std::vector<std::pair<int, int>> overwrites;
+  std::vector<std::pair<int, int>> overwrites = {};
 
   KernelFactory cpu = nullptr;
   KernelFactory cuda = nullptr;

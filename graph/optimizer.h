@@ -16,8 +16,8 @@ struct Node;  // graph/graph.h
 // of a parameter in addition to the weight (velocity; first and second moment). Each slot is one flat float array per
 // replica and starts from zeros.
 struct OptimizerSpec {
-  std::string name;
-  std::vector<std::string> slots;
+  std::string name = {};
+  std::vector<std::string> slots = {};
   // An element's update depends on all of its parameter: there is the operand `tensors`. If it does not, plans may
   // update the elements in any parts.
   bool per_tensor = false;

@@ -23,20 +23,20 @@ struct ProgramOptions {
   bool aside = false;              // small gradients of parameters run next to later nodes: GPUs, few learners
   DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
   bool skips = false;                               // updates whose loss or gradients are not finite are skipped
-  bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
-  bool sums = false;                 // several learners' gradients make an update
-  bool averaging = false;            // updates correct towards an average of all learners
-  bool restarts = false;             // of averaging: the rate may drop in a step, and learners start again from it
-  bool alone = false;                // learners agree with no other: nothing but an update waits for a gradient
-  int64_t validators = 1;            // devices that share validation's work
-  int64_t validation_samples = 0;    // of the split; 0: as many as one batch of each device
-  bool measures = true;              // whether the validation loop computes metrics
-  std::vector<std::string> outputs;  // values that each batch of the validation loop hands out, by name
-  std::set<std::string> without;     // optional passes that are left out
-  Table<NodeId, bool> again;         // for the pass recompute: nodes of the training step
-  bool check = true;                 // every graph after every pass
+  bool trains = true;              // false: the training loop is there for its weights and is not run; no gradients
+  bool sums = false;               // several learners' gradients make an update
+  bool averaging = false;          // updates correct towards an average of all learners
+  bool restarts = false;           // of averaging: the rate may drop in a step, and learners start again from it
+  bool alone = false;              // learners agree with no other: nothing but an update waits for a gradient
+  int64_t validators = 1;          // devices that share validation's work
+  int64_t validation_samples = 0;  // of the split; 0: as many as one batch of each device
+  bool measures = true;            // whether the validation loop computes metrics
+  std::vector<std::string> outputs = {};  // values that each batch of the validation loop hands out, by name
+  std::set<std::string> without = {};     // optional passes that are left out
+  Table<NodeId, bool> again = {};         // for the pass recompute: nodes of the training step
+  bool check = true;                      // every graph after every pass
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
-  std::function<void(std::string_view pass, const Graph&)> after;
+  std::function<void(std::string_view pass, const Graph&)> after = nullptr;
 };
 
 enum class LoopRole : uint8_t {

@@ -12,13 +12,13 @@ namespace arbalest {
 // The part of the model that becomes a file, and in which form.
 struct ExportOptions {
   // The output; "": the scores that the first SoftmaxCrossEntropy takes or, without one, SigmoidCrossEntropy.
-  std::string value;
+  std::string value = {};
   bool probabilities = false;    // of these scores instead: the sigmoid of those that SigmoidCrossEntropy takes, of
                                  // others the softmax over the last axis
   bool preprocessing = false;    // begin with the images as they are stored (uint8), not as Augment makes them
   bool fold_batch_norm = false;  // into the convolutions before them
   // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
-  std::vector<Field> fields;
+  std::vector<Field> fields = {};
 };
 
 // Returns the part of a training graph that computes the output, as it runs in validation. The weights are those of

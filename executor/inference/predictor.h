@@ -22,10 +22,10 @@ class Scheduler;
 struct PredictorOptions {
   // Name of a value of the graph that has a row for each sample. "": the scores that the graph's first
   // SoftmaxCrossEntropy compares or, without one, its first SigmoidCrossEntropy.
-  std::string value;
+  std::string value = {};
   int64_t batch = 0;  // samples computed at once, at most; 0: as Validate's
   // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
-  std::vector<Field> fields;
+  std::vector<Field> fields = {};
 };
 
 // A request goes to a device that is free at once. If all are busy it waits, and samples of requests that wait are

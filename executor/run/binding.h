@@ -34,8 +34,8 @@ struct BindOptions {
   bool nvtx = false;                   // each launch is an NvtxRange, while it is recorded as well
   bool capture = true;                 // record steps and replay them, if the device can
   std::shared_ptr<KeptArenas> kept = std::make_shared<KeptArenas>();
-  std::shared_ptr<Ranks> ranks;  // nullptr: this process has all devices
-  int at_once = 1;               // plans that run at the same time on each device
+  std::shared_ptr<Ranks> ranks = {};  // nullptr: this process has all devices
+  int at_once = 1;                    // plans that run at the same time on each device
 };
 
 // Throws LacksMemory if the plan needs more of a memory than is free, with the largest parts. `free` is bytes by

@@ -16,9 +16,9 @@ namespace arbalest {
 struct KeepingOptions {
   int threads = 1;  // that read and prepare
   // How many samples of the split have been brought: called on the calling thread, a few times a second and at the end.
-  std::function<void(int64_t samples)> progress;
-  std::function<std::optional<std::string>()> late_read;  // as SchedulerOptions has them
-  std::function<void(const std::string& message)> process_ends;
+  std::function<void(int64_t samples)> progress = nullptr;
+  std::function<std::optional<std::string>()> late_read = nullptr;  // as SchedulerOptions has them
+  std::function<void(const std::string& message)> process_ends = nullptr;
 };
 
 // Reads `size` samples from the first to the last, some MiB at a time on each thread, and puts each on all devices of

@@ -33,8 +33,8 @@ class TraceRecorder;
 struct SchedulerOptions {
   static constexpr int64_t kNoRest = std::numeric_limits<int64_t>::max();
 
-  int threads = 2;                          // for host tasks, unless `shared` has them
-  std::shared_ptr<ExecutorThreads> shared;  // threads that serve other plans, too; nullptr: it starts its own
+  int threads = 2;                               // for host tasks, unless `shared` has them
+  std::shared_ptr<ExecutorThreads> shared = {};  // threads that serve other plans, too; nullptr: it starts its own
   // Without any completion for so long, and for three times as long as ever before, stalled() is called.
   double stall_seconds = 60;
   int64_t first_iteration = 0;  // the run's iteration at which the base clock begins
@@ -42,25 +42,25 @@ struct SchedulerOptions {
   bool nvtx = false;  // issuing and host tasks are NvtxRanges
   // Gets the report. Of several ranks, rank 0 calls it after standstill_seconds already, and so does one that works at
   // what the others may wait for; the others do not.
-  std::function<void(const std::string&)> stalled;
-  PlanPosition from;  // the position from which the run goes on
+  std::function<void(const std::string&)> stalled = nullptr;
+  PlanPosition from = {};  // the position from which the run goes on
   // Called on the thread of run() at each rest, while nothing of the plan is under way; ticks() and position() say how
   // far the run is. Returns the iteration of the base clock at which the run rests next, or kNoRest; std::nullopt ends
   // the run. With this function, an interrupt brings the run to rest rather than to its end. Empty: it never rests.
-  std::function<std::optional<int64_t>()> rest;
+  std::function<std::optional<int64_t>()> rest = nullptr;
   int64_t first_rest = kNoRest;
-  std::function<bool()> rest_due;  // true: rest as soon as possible; called now and then on that thread
+  std::function<bool()> rest_due = nullptr;  // true: rest as soon as possible; called now and then on that thread
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
   // Returns a message about a read that takes longer than it may, which ends the run with this error, or nothing.
   // Called now and then on the thread of run(). Empty: reads are not watched.
-  std::function<std::optional<std::string>()> late_read;
+  std::function<std::optional<std::string>()> late_read = nullptr;
   // Called with the reason before the process is ended. Threads that read, threads in a call for a GPU, and work of a
   // GPU cannot be ended. If one of them does not end although the run is over, this is called first, then end_process()
   // (base/process.h).
-  std::function<void(const std::string&)> process_ends;
+  std::function<void(const std::string&)> process_ends = nullptr;
   // The plan is one process's part: it comes to rest, and to its end, after the same iteration as the others'. Needs
   // `rest`; stop() is for plans of one process. The run ends with an error if a rank is lost.
-  std::shared_ptr<Ranks> ranks;
+  std::shared_ptr<Ranks> ranks = {};
   // After so long a rank that stands still is lost (Standstill): at a task of a CPU device, and at one of the host. A
   // rank whose kernel on a CPU device computes for several times as long ends (KernelWatch).
   double standstill_seconds = 20, host_standstill_seconds = 200;

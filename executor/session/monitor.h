@@ -19,10 +19,10 @@ namespace arbalest {
 
 // Rules by which the results of validations control a run.
 struct ValidationRules {
-  std::vector<Target> targets;  // the run ends once all are met
+  std::vector<Target> targets = {};  // the run ends once all are met
   // The metric that decides which validation is best: its name, optionally with the direction as "NAME:min" or
   // "NAME:max". "": the first metric of Validate that is not the loss.
-  std::string metric;
+  std::string metric = {};
   int64_t patience = 0;  // validations without a new best after which the run ends; 0: never
   int64_t plateau = 0;   // validations without a new best after which the rate is multiplied; 0: never
   double plateau_factor = 0.1;

@@ -46,15 +46,15 @@ RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sq
 // validation if the graph has none, or if it is given. They are read by several threads at once, and they are
 // what `source = "memory:"` stands for.
 struct DataSources {
-  std::shared_ptr<const Source> training, validation;
+  std::shared_ptr<const Source> training = {}, validation = {};
 };
 
 // The devices, and the learners on each.
 struct LearnerOptions {
-  std::vector<PlanDevice> devices;      // empty: the first GPU, or cpu:0 where there is none
-  int32_t per_device = 1;               // 0: found while training
-  LearnerTuner::Options tuning;         // how they are found
-  std::optional<std::string> strategy;  // its name; otherwise Synchronize's, otherwise sma
+  std::vector<PlanDevice> devices = {};      // empty: the first GPU, or cpu:0 where there is none
+  int32_t per_device = 1;                    // 0: found while training
+  LearnerTuner::Options tuning = {};         // how they are found
+  std::optional<std::string> strategy = {};  // its name; otherwise Synchronize's, otherwise sma
   RateScaling rate_scaling = RateScaling::None;
   int64_t batch_total = 0;  // samples of all learners' batches together; 0: the graph's, for each
 };
@@ -64,16 +64,16 @@ struct NumericsOptions {
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;  // of initialisers, order of data and augmentation
   bool deterministic = false;
-  std::set<std::string> without;  // optional passes that are left out: see ProgramOptions
+  std::set<std::string> without = {};  // optional passes that are left out: see ProgramOptions
 };
 
 // When the run ends.
 struct LengthOptions {
-  std::optional<int64_t> epochs;  // otherwise Train's attribute, otherwise 1
+  std::optional<int64_t> epochs = {};  // otherwise Train's attribute, otherwise 1
   // Epochs that the learning rate's schedule spans, if this run is a part of a longer training; otherwise `epochs`.
-  std::optional<int64_t> schedule_epochs;
-  std::optional<int64_t> iterations;  // of each learner; ends the run earlier
-  double seconds = 0;                 // after which the run ends as if it were interrupted; 0: never
+  std::optional<int64_t> schedule_epochs = {};
+  std::optional<int64_t> iterations = {};  // of each learner; ends the run earlier
+  double seconds = 0;                      // after which the run ends as if it were interrupted; 0: never
 };
 
 // Threads, memory, limits of time, and what is reported.
@@ -83,8 +83,8 @@ struct ExecutionOptions {
   // Memory limit of each device in bytes; 0: none. If a plan would need more, values are computed again rather than
   // kept.
   int64_t memory_limit = 0;
-  std::optional<DeviceModel> gpu;  // that passes are for; none: the first GPU, or the usual one
-  int64_t skip_bad = 0;            // samples that cannot be read and are skipped; one more ends the run
+  std::optional<DeviceModel> gpu = {};  // that passes are for; none: the first GPU, or the usual one
+  int64_t skip_bad = 0;                 // samples that cannot be read and are skipped; one more ends the run
   // Seconds; 0: no limit. A sample that takes longer to read ends the run. If the thread that reads it does not return,
   // the process ends too: see set_end_handler() in base/process.h.
   double read_timeout = 20;
@@ -92,7 +92,7 @@ struct ExecutionOptions {
   bool nvtx = false;         // ranges for Nsight; refused if the build has none
   // Returns the reason why a stop was requested, such as "SIGINT", for the trace. Called once the run has ended; may be
   // empty.
-  std::function<std::string()> interrupted_by;
+  std::function<std::string()> interrupted_by = nullptr;
   int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
   bool check_passes = true;  // every graph after every pass: see ProgramOptions
 };
@@ -101,15 +101,16 @@ struct ExecutionOptions {
 double host_patience(const ExecutionOptions& options);
 
 // The files that a run reads and writes.
-struct FileOptions {        // paths; "" for none
-  std::string weights;      // read before training
-  std::string weights_map;  // rules for names in `weights` that are not the graph's; see executor/weights/weights_map.h
-  std::vector<std::string> fresh;  // patterns of parameters that start as without `weights`
-  std::string save;                // written at the end
-  std::string save_best;           // written whenever a validation is better than all before
-  std::string trace;               // written at the end
+struct FileOptions {         // paths; "" for none
+  std::string weights = {};  // read before training
+  // Rules for names in `weights` that are not the graph's; see executor/weights/weights_map.h.
+  std::string weights_map = {};
+  std::vector<std::string> fresh = {};  // patterns of parameters that start as without `weights`
+  std::string save = {};                // written at the end
+  std::string save_best = {};           // written whenever a validation is better than all before
+  std::string trace = {};               // written at the end
   // Changes that the command line made in the graph's file, kept with saved weights; none: the graph is no file's.
-  std::optional<std::vector<std::string>> overrides;
+  std::optional<std::vector<std::string>> overrides = {};
   bool rescues = true;  // a model that `save` cannot take is written to another place, and otherwise the run fails
 };
 
@@ -136,19 +137,19 @@ struct DivergenceOptions {
 
 // Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
 struct CheckpointOptions {
-  std::string folder;                          // "": none are written
-  int64_t iterations = 0;                      // from one to the next; 0: see `epochs`
-  int64_t epochs = 0;                          // from one to the next; 0: see `seconds`
-  double seconds = 600;                        // from one to the next, if both are 0
-  int64_t keep = 3;                            // of the newest; that of the best validation stays too
-  std::string working_folder;                  // in which the run was started, for those who resume it
-  bool resume = false;                         // the folder may have checkpoints already
-  std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
+  std::string folder = {};                          // "": none are written
+  int64_t iterations = 0;                           // from one to the next; 0: see `epochs`
+  int64_t epochs = 0;                               // from one to the next; 0: see `seconds`
+  double seconds = 600;                             // from one to the next, if both are 0
+  int64_t keep = 3;                                 // of the newest; that of the best validation stays too
+  std::string working_folder = {};                  // in which the run was started, for those who resume it
+  bool resume = false;                              // the folder may have checkpoints already
+  std::shared_ptr<const CheckpointFile> from = {};  // where the run goes on; nullptr: it starts afresh
   // The folder, held since before `from` was looked for (open_checkpoints()); nullptr: the run takes hold of it.
-  std::shared_ptr<const CheckpointFolder> held;
+  std::shared_ptr<const CheckpointFolder> held = {};
   // Each "train.lr=0.01": numbers of the learning rate's schedule that differ from the graph's from here on. They go
   // into checkpoints, and a run that goes on begins with those of its checkpoint.
-  std::vector<std::string> changes;
+  std::vector<std::string> changes = {};
 };
 
 // The action taken if a process of several is lost: killed, or its network is gone.
@@ -160,29 +161,29 @@ OnLost parse_on_lost(std::string_view text);  // "end", "continue"; throws Graph
 
 // The settings of a run that its graph does not state; each has a default.
 struct SessionOptions {
-  DataSources sources;  // none: the graph's
+  DataSources sources = {};  // none: the graph's
   // The processes that train together, whose devices LearnerOptions::devices names; nullptr: this one alone.
   // Ranks::end() comes after the last run, and is for the caller.
-  std::shared_ptr<Ranks> ranks;
+  std::shared_ptr<Ranks> ranks = {};
   OnLost on_lost = OnLost::End;
   // Shared with runs that train at the same time in this process; nullptr: there are none.
-  std::shared_ptr<SharedResources> shared;
-  LearnerOptions learners;
-  NumericsOptions numerics;
-  LengthOptions length;
-  ExecutionOptions execution;
-  ValidationRules rules;
-  FileOptions files;
-  CheckpointOptions checkpoints;
-  DivergenceOptions divergence;
-  std::vector<std::string> command;  // words that started the run; its trace and its checkpoints have them
+  std::shared_ptr<SharedResources> shared = {};
+  LearnerOptions learners = {};
+  NumericsOptions numerics = {};
+  LengthOptions length = {};
+  ExecutionOptions execution = {};
+  ValidationRules rules = {};
+  FileOptions files = {};
+  CheckpointOptions checkpoints = {};
+  DivergenceOptions divergence = {};
+  std::vector<std::string> command = {};  // words that started the run; its trace and its checkpoints have them
 };
 
 // A graph with its data: what is needed to plan.
 struct Prepared {
   Graph graph;  // verified, as the user wrote it
   Program program;
-  std::shared_ptr<const Source> training, validation;
+  std::shared_ptr<const Source> training = {}, validation = {};
   std::shared_ptr<BadSamples> bad;   // of both splits
   std::shared_ptr<ReadWatch> watch;  // of both splits
   SampleStores stores;
@@ -206,9 +207,9 @@ Prepared prepare(Graph graph, const SessionOptions& options,
 
 // A request for a pass over a split without training; see executor/inference/inference.h.
 struct InferenceRequest {
-  std::string split;                 // "": that of the graph's Validate
-  std::vector<std::string> outputs;  // values of the graph that each batch hands out
-  int64_t batch = 0;                 // samples of a batch; 0: as Validate's
+  std::string split = {};                 // "": that of the graph's Validate
+  std::vector<std::string> outputs = {};  // values of the graph that each batch hands out
+  int64_t batch = 0;                      // samples of a batch; 0: as Validate's
   // Batches without end that a program fills itself: nothing is measured, and a sample needs no field that the outputs
   // do not depend on.
   bool endless = false;

@@ -24,11 +24,11 @@ std::string to_string(Collectives collectives);
 
 // Options by hand. Any of the first two says that there is a world; all three are needed then.
 struct WorldOptions {
-  std::optional<int> rank, size;
-  std::string rendezvous;   // "HOST:PORT": where rank 0 waits for the others; "": as the launcher says
-  std::string secret_file;  // holds what ranks prove to know; "": the variable kSecretVariable
-  double patience = 25;     // seconds after which a rank that has not come is missing
-  double silence = 15;      // seconds without a byte of a rank, after which it is lost
+  std::optional<int> rank = {}, size = {};
+  std::string rendezvous = {};   // "HOST:PORT": where rank 0 waits for the others; "": as the launcher says
+  std::string secret_file = {};  // holds what ranks prove to know; "": the variable kSecretVariable
+  double patience = 25;          // seconds after which a rank that has not come is missing
+  double silence = 15;           // seconds without a byte of a rank, after which it is lost
   Collectives collectives = Collectives::Gloo;
 };
 

@@ -22,7 +22,7 @@ struct OnnxFileOptions {
   // exceed the 2 GiB that ONNX files may have. Floating constants, which are nodes, stay in the model.
   bool external_data = false;
   // Entries of metadata_props, which other programs read: keys and values, UTF-8.
-  std::vector<std::pair<std::string, std::string>> metadata;
+  std::vector<std::pair<std::string, std::string>> metadata = {};
 };
 
 // The path of the external data of a model at `path`: "model.onnx.data". The model refers to that file by name, so the

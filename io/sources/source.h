@@ -96,12 +96,12 @@ class Source {
 
 // The source and the split that a graph asks for: `source`, as in "scheme:path?key=value&key=value", and `split`.
 struct SourceSpec {
-  std::string text;    // the source as written
-  std::string scheme;  // "mnist"
-  std::string path;    // between ':' and '?'
-  std::vector<std::pair<std::string, std::string>> options;
-  std::string split;  // "train"
-  uint64_t seed = 0;  // the run's
+  std::string text = {};    // the source as written
+  std::string scheme = {};  // "mnist"
+  std::string path = {};    // between ':' and '?'
+  std::vector<std::pair<std::string, std::string>> options = {};
+  std::string split = {};  // "train"
+  uint64_t seed = 0;       // the run's
 
   std::string label() const { return text + " " + split; }  // for messages
 
@@ -116,13 +116,13 @@ struct SourceSpec {
 
 // How sources of a scheme are opened.
 struct SourceScheme {
-  std::string name;                                     // before the colon: letters, digits, '_', '-' and '.'
+  std::string name = {};                                // before the colon: letters, digits, '_', '-' and '.'
   bool needs_path = false;                              // what is between ':' and '?' is required, or refused
-  std::vector<std::string> options;                     // keys that may follow '?', besides 'limit'
+  std::vector<std::string> options = {};                // keys that may follow '?', besides 'limit'
   std::vector<std::string> splits = {"train", "test"};  // that there are
   bool follows_seed = true;                             // samples depend on SourceSpec::seed
   // Throws GraphError if the spec is wrong, RunError if files are missing or malformed.
-  std::function<std::unique_ptr<Source>(const SourceSpec&)> open;
+  std::function<std::unique_ptr<Source>(const SourceSpec&)> open = nullptr;
 };
 
 // Checks that open_source() makes for any source: fields as check_fields() wants them, at least one sample, and a valid

@@ -26,8 +26,8 @@ struct SourceDoc {
 };
 
 struct DescribedScheme {
-  SourceScheme scheme;
-  SourceDoc doc;
+  SourceScheme scheme = {};
+  SourceDoc doc = {};
 };
 
 // A scheme whose options are the documented ones.

@@ -14,7 +14,7 @@ namespace arbalest {
 
 // Facts of a strategy that passes, plans and sessions go by.
 struct StrategySpec {
-  std::string name;              // value of arbalest.Synchronize's attribute `strategy`
+  std::string name = {};         // value of arbalest.Synchronize's attribute `strategy`
   bool alone = false;            // every learner trains a model of its own and waits for no other
   bool sums_gradients = false;   // the gradients of all learners make each update, so that learners stay alike
   bool averages_models = false;  // models meet after each group of `every` updates: there is a sync clock

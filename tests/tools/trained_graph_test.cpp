@@ -77,6 +77,31 @@ double validated_loss(const Runs& runs) {
 
 }  // namespace
 
+TEST_CASE("a change to a function's call is kept with the weights, and taken over") {
+  const Runs runs;
+  std::ofstream(runs.graph) << R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "block" : 1]>
+tiny () => (float loss)
+{
+  image, label = arbalest.Prefetch <source = "glyphs:?train=96&test=50&size=16", batch = 8> ()
+  x = arbalest.Augment (image)
+  h = block.dense <units = 16> (x)
+  logits = arbalest.Linear <units = 10> (h)
+  loss = arbalest.SoftmaxCrossEntropy (logits, label)
+  accuracy = arbalest.Accuracy (logits, label)
+  trained = arbalest.Train <lr = 0.1> (loss)
+  report = arbalest.Validate <batch = 16> (trained, loss, accuracy)
+}
+<domain: "block", opset_import: ["" : 17, "arbalest" : 1]>
+dense <units> (x) => (y) { a = arbalest.Linear <units = @units> (x) y = Relu (a) }
+)";
+  runs.train({"--set", "h.units=12"});
+  CHECK(WeightsFile(runs.weights).overrides() == std::vector<std::string>{"train.lr=0.05", "h.units=12"});
+  const auto [measured, told] = runs.evaluated({});
+  CHECK(measured.at("loss").get<double>() == doctest::Approx(validated_loss(runs)).epsilon(1e-9));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] == "arbalest: as in the run of " + runs.weights + ": h/a.units is 12");
+}
+
 TEST_CASE("evaluate, predict and export take over what the run changed, and tell what differs") {
   const Runs runs;
   const std::string best = runs.folder / "best.safetensors";

@@ -190,7 +190,7 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + price_of +
                   "date = 2026-01-01\nper_hour = 2\n[price.spot]\nper_hour = 1\n"
                   "interruptions_per_hour = 10\nlost = \"10m\"\n",
-              "interruptions lose 6000 s of an hour's work");
+              "interruptions lose 6000 s of each hour");
   check_fault(kGraph + "[price]\ncurrency = \"EUR\"\nper_hour = 2\ndate = 2026-01-01\n",
               "[price]: 'source' is missing");
   check_fault(kGraph + "[slurm]\napptainer = \"a\"\npyxis = \"b\"\n", "expected one of them");

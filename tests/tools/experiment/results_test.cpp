@@ -372,10 +372,9 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("2.001 (2.000–2.001)");
   has("not reached, 0 of 5");
   has("12.7 (12.5–12.9); mean 12.7, 5 of 5");
-  has("cheapest within 20.0 s: batch 8, devices cpu:0-1, 0.0254 EUR");
-  has("cheapest: batch 8, devices cpu:0 for 0.0207 EUR; less than the next, batch 8, devices cpu:0-1: 0.815 (");
-  has("0.0114");  // three digits, however little it is
-  has("1.980");   // 1.8 · (1 + 0.5 / h · 0.2 h)
+  has("cheapest within 20.0 s: batch 8, devices cpu:0-1 on spot, 0.0141 EUR");
+  has("cheapest: batch 8, devices cpu:0 on spot for 0.0115 EUR; less than the next, batch 8, devices cpu:0-1 on spot");
+  has("2.000 ");  // 1.8 / (1 − 0.5 / h · 0.2 h)
   CHECK(tables[0].rows[1][2].number == doctest::Approx(182.0 / 102));
 }
 

@@ -58,6 +58,11 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+std::vector<double> scaled(std::vector<double> values, double factor) {
+  for (double& value : values) value *= factor;
+  return values;
+}
+
 Estimate estimate(const std::vector<double>& values) {
   Estimate found{.median = median_of(values), .interval = {}, .count = values.size(), .outliers = 0};
   if (values.size() < kFewest) return found;

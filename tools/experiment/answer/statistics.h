@@ -38,6 +38,9 @@ Difference difference(const Estimate& ratio);
 
 double median_of(std::vector<double> values);
 
+// Each value times the factor.
+std::vector<double> scaled(std::vector<double> values, double factor);
+
 // The mean without the least and the greatest of three values or more.
 double trimmed_mean(std::vector<double> values);
 

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "executor/limit/recomputation.h"
+#include "tools/experiment/answer/costs.h"
 
 namespace arbalest {
 namespace {
@@ -83,15 +84,6 @@ const CellSummary* baseline_of(const BenchFile& file, const CellSummary& summary
     if (other.cell->place == place && other.cell->peer == peer) return &other == &summary ? nullptr : &other;
   }
   return nullptr;
-}
-
-TableValue value_of(const Estimate& estimate, const std::string& more = "") {
-  return {shown(estimate) + more, estimate.median, estimate.interval};
-}
-
-std::vector<double> scaled(std::vector<double> values, double factor) {
-  for (double& value : values) value *= factor;
-  return values;
 }
 
 // The ratio with what it means: "1.23 (1.18–1.29) faster".
@@ -338,142 +330,6 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   return table;
 }
 
-struct CellCost {
-  const CellSummary* summary = nullptr;
-  double per_hour = 0, seconds = 0, money = 0;  // to the target
-};
-
-// The last of the file's targets that a cell met in half of its runs; none if no cell met any.
-std::optional<size_t> target_to_price(const BenchFile& file, const std::vector<CellSummary>& all) {
-  for (size_t t = file.accuracy ? file.accuracy->targets.size() : 0; t-- > 0;) {
-    for (const CellSummary& each : all) {
-      if (!each.times[t].empty() && std::isfinite(median_of(each.times[t]))) return t;
-    }
-  }
-  return std::nullopt;
-}
-
-// The cells that no other is both faster and cheaper than.
-bool on_front(const CellCost& cost, const std::vector<CellCost>& all) {
-  return std::none_of(all.begin(), all.end(), [&](const CellCost& other) {
-    return other.seconds <= cost.seconds && other.money <= cost.money &&
-           (other.seconds < cost.seconds || other.money < cost.money);
-  });
-}
-
-// The price of an hour of work on spot machines, which repeat what interruptions lose.
-std::optional<double> spot_per_hour(const BenchPrice& price, const BenchCell& cell) {
-  if (price.spot_per_hour.empty()) return std::nullopt;
-  const double again = price.interruptions_per_hour * price.lost_seconds / 3600;
-  return number_of(price.spot_per_hour, cell.settings, price.where) * (1 + again);
-}
-
-std::vector<CellCost> costs_of(const BenchFile& file, const std::vector<CellSummary>& all, size_t target) {
-  std::vector<CellCost> costs;
-  for (const CellSummary& summary : all) {
-    if (summary.times[target].empty()) continue;
-    CellCost cost{&summary, number_of(file.price->per_hour, summary.cell->settings, file.price->where),
-                  median_of(summary.times[target]), 0};
-    cost.money = cost.per_hour * cost.seconds / 3600;
-    if (std::isfinite(cost.seconds)) costs.push_back(cost);
-  }
-  return costs;
-}
-
-// Runs that did not get to the target, and whether other cells get there faster and cheaper.
-std::string note_of_cost(const CellCost& cost, const std::vector<CellCost>& all, size_t target) {
-  const std::vector<double>& times = cost.summary->times[target];
-  const auto reached = std::count_if(times.begin(), times.end(), [](double time) { return std::isfinite(time); });
-  const std::string some =
-      reached == std::ssize(times) ? "" : fmt::format("{} of {} runs got there", reached, times.size());
-  if (!on_front(cost, all)) return some;
-  return (some.empty() ? "" : some + "; ") + "no other is both faster and cheaper";
-}
-
-// The cell that gets to the target for the least money, and whether it is known to cost less than all others; if not,
-// the first of which it is not known.
-std::string cheapest(std::vector<CellCost> costs, size_t target, const std::string& currency) {
-  if (costs.size() < 2) return "";
-  std::stable_sort(costs.begin(), costs.end(),
-                   [](const CellCost& one, const CellCost& two) { return one.money < two.money; });
-  const auto money = [&](const CellCost& cost) { return scaled(cost.summary->times[target], cost.per_hour / 3600); };
-  const auto share_of = [&](const CellCost& other) { return ratio(money(costs[0]), money(other)); };
-  const auto unclear = std::find_if(costs.begin() + 1, costs.end(), [&](const CellCost& other) {
-    const std::optional<Estimate> share = share_of(other);
-    return !share || difference(*share) != Difference::Below;
-  });
-  const bool sure = unclear == costs.end();
-  const CellCost& other = sure ? costs[1] : *unclear;
-  const std::optional<Estimate> share = share_of(other);
-  return fmt::format("cheapest: {} for {} {}; {}{}{}", costs[0].summary->cell->name, shown(costs[0].money), currency,
-                     sure                           ? "less than the next, "
-                     : unclear == costs.begin() + 1 ? "not known to be less than the next, "
-                                                    : "not known to be less than ",
-                     other.summary->cell->name, share ? fmt::format(": {} times", shown(*share)) : "");
-}
-
-ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& all) {
-  const BenchPrice& price = *file.price;
-  const std::string& money = price.currency;
-  ResultTable table{"Cost", {{"cell", false}, {money + " an hour"}}, {}, {}};
-  const bool spot = !price.spot_per_hour.empty();
-  const std::optional<size_t> priced = target_to_price(file, all);
-  const std::vector<CellCost> costs = priced ? costs_of(file, all, *priced) : std::vector<CellCost>();
-  if (spot) table.columns.push_back({"spot, with what is lost"});
-  if (file.throughput) table.columns.push_back({"images per " + money});
-  if (!costs.empty()) {
-    const double target = file.accuracy->targets[*priced];
-    table.columns.push_back({fmt::format("s to {:g}", target)});
-    table.columns.push_back({fmt::format("{} to {:g}", money, target), true, true});
-    if (spot) table.columns.push_back({"on spot"});
-    table.columns.push_back({"note", false});
-  }
-  for (const CellSummary& summary : all) {
-    const double per_hour = number_of(price.per_hour, summary.cell->settings, price.where);
-    std::vector<TableValue> row = {{summary.cell->name}, {shown(per_hour), per_hour}};
-    const std::optional<double> on_spot = spot_per_hour(price, *summary.cell);
-    if (spot) row.push_back({shown(*on_spot), on_spot});
-    if (file.throughput) {
-      const double images = summary.rates.empty() ? 0 : median_of(summary.rates) * 3600 / per_hour;
-      row.push_back(summary.rates.empty() ? TableValue{"-"} : TableValue{shown(images), images});
-    }
-    if (!costs.empty()) {
-      const auto cost =
-          std::find_if(costs.begin(), costs.end(), [&](const CellCost& each) { return each.summary == &summary; });
-      const bool known = cost != costs.end();
-      row.push_back(known ? TableValue{shown(cost->seconds), cost->seconds} : TableValue{"-"});
-      row.push_back(known ? value_of(estimate(scaled(summary.times[*priced], per_hour / 3600))) : TableValue{"-"});
-      const double spot_money = known && spot ? *on_spot * cost->seconds / 3600 : 0;
-      if (spot) row.push_back(known ? TableValue{shown(spot_money), spot_money} : TableValue{"-"});
-      row.push_back({known                             ? note_of_cost(*cost, costs, *priced)
-                     : !summary.times[*priced].empty() ? "not reached"
-                     : summary.fault.empty()           ? "not measured yet"
-                                                       : summary.fault});
-    }
-    table.rows.push_back(std::move(row));
-  }
-  const bool has_targets = file.accuracy && !file.accuracy->targets.empty();
-  const bool any_run = has(all, &CellSummary::finals);
-  if (std::string best = cheapest(costs, priced.value_or(0), money); !best.empty()) {
-    table.notes.push_back(std::move(best));
-  }
-  if (has_targets && any_run && (!priced || *priced + 1 < file.accuracy->targets.size())) {
-    table.notes.push_back(fmt::format("no cell gets to {:g}", file.accuracy->targets[priced ? *priced + 1 : 0]));
-  }
-  if (!costs.empty()) table.notes.push_back("times and prices to a target are medians of the runs");
-  if (price.by_seconds > 0 && has_targets) {
-    const CellCost* cheapest = nullptr;
-    for (const CellCost& cost : costs) {
-      if (cost.seconds <= price.by_seconds && (!cheapest || cost.money < cheapest->money)) cheapest = &cost;
-    }
-    table.notes.push_back(cheapest ? fmt::format("cheapest within {} s: {}, {} {}", shown(price.by_seconds),
-                                                 cheapest->summary->cell->name, shown(cheapest->money), money)
-                                   : fmt::format("no cell gets there within {} s", shown(price.by_seconds)));
-  }
-  table.notes.push_back(fmt::format("prices of {}, {}", price.source, price.date));
-  return table;
-}
-
 }  // namespace
 
 double time_to(const TrialResult& run, double target, bool lower) {
@@ -532,6 +388,10 @@ TimeUnit unit_of(double seconds) {
 std::string shown_time(double seconds) {
   const TimeUnit unit = unit_of(seconds);
   return fmt::format("{} {}", shown(seconds / unit.seconds), unit.name);
+}
+
+TableValue value_of(const Estimate& estimate, const std::string& more) {
+  return {shown(estimate) + more, estimate.median, estimate.interval};
 }
 
 std::string shown(const Estimate& estimate) {

@@ -58,5 +58,7 @@ TimeUnit unit_of(double seconds);
 std::string shown_time(double seconds);
 // "12.3 (11.9–13.0)"
 std::string shown(const Estimate& estimate);
+// An estimate for a table, with more text after it.
+TableValue value_of(const Estimate& estimate, const std::string& more = "");
 
 }  // namespace arbalest

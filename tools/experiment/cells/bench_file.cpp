@@ -370,12 +370,11 @@ void read_price(const Reader& reader, const toml::node& node, BenchFile& file) {
                   .real("interruptions_per_hour", price.interruptions_per_hour, 0)
                   .seconds("lost", price.lost_seconds)
                   .refuse_others();
-              const double lost = price.interruptions_per_hour * price.lost_seconds;  // of an hour
+              const double lost = price.interruptions_per_hour * price.lost_seconds;  // of an hour of the clock
               if (lost < 3600) return;
-              reader.fail(spot,
-                          fmt::format("[price.spot]: interruptions lose {} s of an hour's work, which never ends; "
-                                      "expected less than 3600 s",
-                                      text_of(lost)));
+              reader.fail(spot, fmt::format("[price.spot]: interruptions lose {} s of each hour, so that work never "
+                                            "ends; expected less than 3600 s",
+                                            text_of(lost)));
             })
       .refuse_others();
   constexpr std::string_view kDate = "dddd-dd-dd";

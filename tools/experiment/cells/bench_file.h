@@ -63,7 +63,7 @@ struct CellComparison {
 struct BenchPrice {
   std::string currency, source, date;
   std::string per_hour, spot_per_hour;  // spot_per_hour "": there is none
-  double interruptions_per_hour = 0;    // of spot machines
+  double interruptions_per_hour = 0;    // of the clock, on spot machines
   double lost_seconds = 0;              // of work, by an interruption
   double by_seconds = 0;                // when training has to be done, for the cheapest way; 0: any time
   Position where;

@@ -19,6 +19,7 @@
 #include "executor/plan/plan_part.h"
 #include "executor/trace/simulate.h"
 #include "executor/trace/verdict.h"
+#include "tools/experiment/answer/costs.h"
 #include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/trials/machine_state.h"
 #include "tools/experiment/trials/trials.h"
@@ -324,6 +325,27 @@ int64_t within(double most, const std::vector<double>& errors) {
   return std::count_if(errors.begin(), errors.end(), [&](double error) { return std::abs(error) <= most; });
 }
 
+void add_price_columns(const BenchFile& file, const TimeUnit& unit, ResultTable& table) {
+  const std::string money = file.price->currency + (file.accuracy ? " a run" : " for 1e6 images");
+  table.columns.push_back({money});
+  if (file.price->spot_per_hour.empty()) return;
+  if (file.accuracy) table.columns.push_back({fmt::format("{} a run on spot", unit.name)});
+  table.columns.push_back({money + " on spot"});
+}
+
+// Adds the values of those columns. Returns the ways that a run of so many seconds can be done; 0: it is unknown.
+std::vector<CellCost> add_prices(const BenchFile& file, const CellSummary& summary, double seconds,
+                                 const TimeUnit& unit, std::vector<TableValue>& row) {
+  const auto number = [](double value) { return value > 0 ? TableValue{shown(value), value} : TableValue{"-"}; };
+  std::vector<CellCost> ways = ways_of(*file.price, summary, seconds);
+  for (const CellCost& way : ways) {
+    if (way.machine.spot && file.accuracy) row.push_back(number(way.seconds / unit.seconds));
+    row.push_back(number(way.money));
+  }
+  if (seconds <= 0) ways.clear();
+  return ways;
+}
+
 }  // namespace
 
 ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& summaries,
@@ -344,9 +366,10 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
   for (const Quote& quote : quotes) longest = std::max(longest, quote.run_seconds);
   const TimeUnit unit = unit_of(longest);
   if (file.accuracy) table.columns.push_back({fmt::format("{} a run", unit.name)});
-  if (file.price) table.columns.push_back({file.price->currency + (file.accuracy ? " a run" : " for 1e6 images")});
+  if (file.price) add_price_columns(file, unit, table);
   table.columns.push_back({"note", false});
   std::vector<double> rates_off, memory_off;
+  std::vector<CellCost> ways;
   std::set<std::string> devices, links;
   bool shares_cores = false;
   for (const CellSummary& summary : summaries) {
@@ -374,9 +397,8 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
                                    off_by(double(quote->memory_bytes), double(taken), memory_off)};
     if (file.accuracy) row.push_back(number(quote->run_seconds / unit.seconds));
     if (file.price) {
-      const double per_hour = number_of(file.price->per_hour, summary.cell->settings, file.price->where);
-      const double hours = file.accuracy ? quote->run_seconds / 3600 : rate > 0 ? 1e6 / rate / 3600 : 0;
-      row.push_back(number(hours * per_hour));
+      const double seconds = file.accuracy ? quote->run_seconds : rate > 0 ? 1e6 / rate : 0;
+      for (const CellCost& way : add_prices(file, summary, seconds, unit, row)) ways.push_back(way);
     }
     row.push_back({quote->fault.empty() ? quote->limit : quote->fault});
     table.rows.push_back(std::move(row));
@@ -391,6 +413,9 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
                     within(0.05, rates_off), rates_off.size(), within(0.02, memory_off), memory_off.size()));
   }
   if (of_runs) table.notes.emplace_back("images/s of a run are those that it trains; its time has validations as well");
+  if (file.accuracy && !ways.empty() && file.price->by_seconds > 0) {
+    table.notes.push_back("predicted for whole runs: " + cheapest_in_time(*file.price, ways));
+  }
   for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);
   if (shares_cores) {
     table.notes.emplace_back(

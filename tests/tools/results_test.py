@@ -241,6 +241,13 @@ class Commands(WithWall):
             self.assertEqual(status, 1)
             self.assertIn(reason, printed)
 
+    def test_a_number_that_a_bench_does_not_know_is_refused(self):
+        known = {"cell": "a", "images/s": "5.25", "images/s low": "5", "images/s high": "6"}
+        self.assertEqual(results.cell_of(known, "images/s"), "5.25 (5 to 6)")
+        with self.assertRaises(results.Wrong) as refused:
+            results.cell_of({"cell": "a", "images/s": "", "images/s low": "", "images/s high": ""}, "images/s")
+        self.assertIn("a: has no images/s", str(refused.exception))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -195,8 +195,8 @@ class Bench {
       all_known = all_known && left.known;
       table.rows.push_back({{cell.name},
                             {cell.id},
-                            {takes.bytes > 0 ? size_text(takes.bytes) : "-"},
-                            {std::to_string(count)},
+                            takes.bytes > 0 ? TableValue{size_text(takes.bytes), double(takes.bytes)} : TableValue{"-"},
+                            {std::to_string(count), double(count)},
                             left.known ? number(left.seconds / unit.seconds) : TableValue{"unknown"}});
       if (file_.price) {
         const double money = left.seconds / 3600 * number_of(file_.price->per_hour, cell.settings, file_.price->where);

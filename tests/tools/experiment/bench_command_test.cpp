@@ -213,6 +213,9 @@ TEST_CASE("a dry run says what each cell takes, what is excluded and why, and do
   CHECK(out.find("1 cell, 0 trials to run\n") != out.npos);
   CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB"}) == kDone);
   CHECK(place.text("out").find("1 cell, 5 trials to run, about 35.0 s\n") != std::string::npos);
+  CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB", "--format", "csv"}) == kDone);
+  CHECK(place.text("out").find(",5,35,\n") != std::string::npos);
+  CHECK_MESSAGE(place.text("out").find("iB") == std::string::npos, place.text("out"));  // bytes are a number
   CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB", "--set", "throughput.window=10m"}) == kDone);
   CHECK(place.text("out").find("h, about") != std::string::npos);
   CHECK(place.text("out").find("1 cell, 5 trials to run, about 4.169 h\n") != std::string::npos);

@@ -284,6 +284,27 @@ TEST_CASE("runs that fail count as those that never get there, and leave no clai
   CHECK(table.rows[1][column("p if the mean were 0.4")].text == "-");
 }
 
+TEST_CASE("CSV has how many runs got to a target, and outliers of times stand in the note") {
+  const BenchFile file =
+      file_of("[settings]\ngraph = \"g\"\nbatch = [8, 16, 32]\n[accuracy]\ntargets = [0.5]\nseeds = [1, 2, 3, 4, 5]\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results;
+  for (int seed = 1; seed <= 5; ++seed) {
+    results.push_back(training(cells.cells[0].id, seed, seed < 5 ? 20 + seed : 90, 0.6));
+    results.push_back(training(cells.cells[1].id, seed, 20 + seed, seed < 4 ? 0.6 : 0.4));
+  }
+  results.push_back(training(cells.cells[2].id, 1, 20, 0.4));
+  const ResultTable table = tables_of(file, summarize(file, cells, results)).at(0);
+  CHECK(table.rows.at(0).back().text == "s to 0.5: 1 outlier");
+  CHECK(table.rows.at(1).back().text.empty());  // the column says how many did not get there
+  const std::string csv = print_tables({table}, TableFormat::Csv);
+  INFO(csv);
+  CHECK(csv.starts_with("table,cell,s to 0.5,s to 0.5 low,s to 0.5 high,s to 0.5 mean,s to 0.5 reached,s to 0.5 of,"));
+  CHECK(csv.find(",batch 8,23.5,21.5,90.5,23.5,5,5,") != csv.npos);
+  CHECK(csv.find(",batch 16,23.5,,,,3,5,") != csv.npos);
+  CHECK(csv.find(",batch 32,,,,,0,1,") != csv.npos);
+}
+
 TEST_CASE("memory stands in the table of training runs if no throughput is measured") {
   for (const char* more : {"", "[throughput]\n"}) {
     const BenchFile file = file_of(std::string("[settings]\ngraph = \"g\"\n[accuracy]\nseeds = [1]\n") + more);
@@ -409,7 +430,7 @@ TEST_CASE("costs say of each cell why it has none, and price the last target tha
   CHECK(costs.rows.at(0).at(3).interval.has_value());
   CHECK(costs.rows.at(0).back().text == "no other is both faster and cheaper");
   CHECK(costs.rows.at(1).back().text == "not reached");
-  CHECK(costs.rows.at(2).back().text == "not reached");  // a run that fails never gets there
+  CHECK(costs.rows.at(2).back().text == "the loss is not finite");
   CHECK(costs.rows.at(3).back().text == "not measured yet");
   CHECK(costs.notes.at(0) == "no cell gets to 0.99");
   CHECK(tables_of(file, summarize(file, cells, {})).back().notes.size() == 1);  // nothing is known yet

@@ -188,7 +188,13 @@ TEST_CASE("tables are aligned for terminals, escaped for Markdown and quoted for
         "**T, one**\n\n| cell | rate |\n| --- | ---: |\n| a\\|b | 1.5 (1–2) |\n| long, \"name\" | - |\n\n- a note\n");
   CHECK(print_tables({table, table}, TableFormat::Csv)
             .starts_with("table,cell,rate,rate low,rate high\n\"T, one\",a|b,1.5,1,2\n\"T, one\",\"long, "
-                         "\"\"name\"\"\",-,,\n\ntable,"));
+                         "\"\"name\"\"\",,,\n\ntable,"));
+  const ResultTable parts{"T",
+                          {{"s to 0.9", true, false, {"reached", "of"}}},
+                          {{{"12, 3 of 5", 12, {}, {3, 5}}}, {{"not reached", {}, {}, {0, {}}}}, {{"-"}}},
+                          {}};
+  CHECK(print_tables({parts}, TableFormat::Csv) ==
+        "table,s to 0.9,s to 0.9 reached,s to 0.9 of\nT,12,3,5\nT,,0,\nT,,,\n");
 }
 
 }  // namespace bench_statistics_test

@@ -100,9 +100,9 @@ void add_ways(const BenchPrice& price, const CellSummary& summary, const std::ve
     return;
   }
   row.resize(row.size() + (price.spot_per_hour.empty() ? 2 : 4), TableValue{"-"});
-  row.push_back({!summary.times[target].empty() ? "not reached"
-                 : summary.fault.empty()        ? "not measured yet"
-                                                : summary.fault});
+  row.push_back({!summary.fault.empty()          ? summary.fault
+                 : summary.times[target].empty() ? "not measured yet"
+                                                 : "not reached"});
 }
 
 }  // namespace

@@ -245,15 +245,33 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   return table;
 }
 
+// The parts of times to a target, for programs.
+const std::vector<std::string> kTimeParts = {"mean", "reached", "of"};
+
 // A median over runs that counts those which did not get there as infinite: "12.3 (11.9–13.0), 3 of 3".
 TableValue time_value(const std::vector<double>& times) {
   const auto reached = std::count_if(times.begin(), times.end(), [](double time) { return std::isfinite(time); });
   const std::string share = fmt::format(", {} of {}", reached, times.size());
   const Estimate found = estimate(times);
-  if (!std::isfinite(found.median)) return {"not reached" + share};
-  const double mean = trimmed_mean(times);
-  const std::string more = times.size() >= 3 && std::isfinite(mean) ? fmt::format("; mean {}", shown(mean)) : "";
-  return value_of(found, more + share);
+  const std::optional<double> mean = times.size() >= 3 ? std::optional(trimmed_mean(times)) : std::nullopt;
+  const bool has_mean = mean && std::isfinite(*mean);
+  TableValue value = std::isfinite(found.median)
+                         ? value_of(found, (has_mean ? fmt::format("; mean {}", shown(*mean)) : "") + share)
+                         : TableValue{"not reached" + share};
+  value.parts = {has_mean ? mean : std::nullopt, double(reached), double(times.size())};
+  return value;
+}
+
+// The outliers among the times of runs that got to a target, and why others failed.
+std::string note_of_runs(const AccuracyRule& rule, const CellSummary& summary) {
+  std::string note = summary.fault;
+  for (size_t t = 0; t < summary.times.size(); ++t) {
+    std::vector<double> met = summary.times[t];
+    std::erase_if(met, [](double time) { return !std::isfinite(time); });
+    const std::string some = met.empty() ? "" : outliers(estimate(met));
+    if (!some.empty()) note += fmt::format("{}s to {:g}: {}", note.empty() ? "" : "; ", rule.targets[t], some);
+  }
+  return note;
 }
 
 // The same in epochs: "3.0 (2.0–4.0)"; "-": they are unknown.
@@ -272,7 +290,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   ResultTable table{"Time to " + rule.metric, {{"cell", false}}, {}, {}};
   const bool compared = is_compared(all) && !rule.targets.empty();
   for (const double target : rule.targets) {
-    table.columns.push_back({fmt::format("s to {:g}", target), true, true});
+    table.columns.push_back({fmt::format("s to {:g}", target), true, true, kTimeParts});
     table.columns.push_back({fmt::format("epochs to {:g}", target), true, true});
   }
   if (compared) {
@@ -320,7 +338,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
     if (late) row.push_back(share_value(summary.run_late));
     if (memory) add_memory(summary, all, row);
     row.push_back({std::to_string(last.count), double(last.count)});
-    row.push_back({summary.fault});
+    row.push_back({note_of_runs(rule, summary)});
     table.rows.push_back(std::move(row));
   }
   table.notes.push_back(

@@ -76,19 +76,26 @@ std::string markdown(const ResultTable& table) {
 }
 
 std::string csv(const ResultTable& table) {
+  const auto number = [](const std::optional<double>& value) { return value ? text_of(*value) : ""; };
   std::string text = "table";
   for (const TableColumn& column : table.columns) {
     text += fmt::format(",{}", csv_field(column.name));
     if (column.interval)
       text += fmt::format(",{},{}", csv_field(column.name + " low"), csv_field(column.name + " high"));
+    for (const std::string& part : column.parts) text += "," + csv_field(column.name + " " + part);
   }
   text += "\n";
   for (const auto& row : table.rows) {
     text += csv_field(table.title);
     for (size_t c = 0; c < row.size(); ++c) {
-      text += fmt::format(",{}", row[c].number ? text_of(*row[c].number) : csv_field(row[c].text));
-      if (!table.columns[c].interval) continue;
-      text += row[c].interval ? fmt::format(",{},{}", row[c].interval->low, row[c].interval->high) : ",,";
+      const TableColumn& column = table.columns[c];
+      text += "," + (column.number ? number(row[c].number) : csv_field(row[c].text));
+      if (column.interval) {
+        text += row[c].interval ? fmt::format(",{},{}", row[c].interval->low, row[c].interval->high) : ",,";
+      }
+      for (size_t part = 0; part < column.parts.size(); ++part) {
+        text += "," + (part < row[c].parts.size() ? number(row[c].parts[part]) : "");
+      }
     }
     text += "\n";
   }

@@ -12,14 +12,16 @@ namespace arbalest {
 
 struct TableColumn {
   std::string name;
-  bool number = true;     // numbers are aligned to the right
-  bool interval = false;  // in CSV its bounds are two more columns, NAME low and NAME high
+  bool number = true;                   // numbers are aligned to the right
+  bool interval = false;                // in CSV its bounds are two more columns, NAME low and NAME high
+  std::vector<std::string> parts = {};  // further columns in CSV, NAME PART
 };
 
 struct TableValue {
   std::string text;                   // as people read it
-  std::optional<double> number = {};  // as programs do; none: the text
+  std::optional<double> number = {};  // as programs do; none: unknown, or a column of texts
   std::optional<Confidence> interval = {};
+  std::vector<std::optional<double>> parts = {};  // in the order of TableColumn::parts; empty: all unknown
 };
 
 struct ResultTable {
@@ -31,7 +33,8 @@ struct ResultTable {
 
 enum class TableFormat { Text, Markdown, Csv };
 
-// The tables one after the other, with an empty line between them. In CSV each row begins with its table's title.
+// The tables one after the other, with an empty line between them. In CSV each row begins with its table's title, and a
+// column of numbers has nothing else: an unknown one is empty.
 std::string print_tables(const std::vector<ResultTable>& tables, TableFormat format);
 
 }  // namespace arbalest

@@ -74,11 +74,12 @@ class Bench {
     const bool draws = options_.slurm.empty() && !options_.quote && !options_.dry_run;
     if (draws && !options_.svg.empty()) make_folders(options_.svg);
     if (!options_.slurm.empty()) {
-      write_queue_scripts(file_, cells_, options_.set,
-                          {options_.program.empty() ? own_program() : options_.program,
-                           std::filesystem::absolute(options_.slurm).lexically_normal().string(),
-                           std::filesystem::current_path().string()},
-                          name_without(options_.file, {".toml"}));
+      write_queue_scripts(
+          file_, cells_, options_.set,
+          {std::filesystem::absolute(options_.program.empty() ? own_program() : options_.program).string(),
+           std::filesystem::absolute(options_.slurm).lexically_normal().string(),
+           std::filesystem::current_path().string()},
+          name_without(options_.file, {".toml"}));
       fmt::print("then arbalest bench {} --collect {}\n", shell_word(options_.file), shell_word(options_.slurm));
       return kDone;
     }

@@ -432,9 +432,13 @@ void read_queue(const Reader& reader, const toml::node& node, BenchFile& file) {
       .texts("setup", queue.setup)
       .text("apptainer", queue.apptainer)
       .text("pyxis", queue.pyxis)
+      .texts("mounts", queue.mounts)
       .refuse_others();
   if (!queue.apptainer.empty() && !queue.pyxis.empty()) {
     reader.fail(node, "[slurm]: found apptainer and pyxis, expected one of them");
+  }
+  if (!queue.mounts.empty() && queue.apptainer.empty() && queue.pyxis.empty()) {
+    reader.fail(node, "[slurm]: found mounts without an image, expected apptainer or pyxis next to them");
   }
 }
 

@@ -82,6 +82,7 @@ struct QueueSettings {
   int64_t at_once = 4, cpus_per_task = 0, gpus_per_task = -1, signal_seconds = 120;  // −1: as many as a cell needs
   std::vector<std::string> modules, setup;                                           // lines before the bench
   std::string apptainer, pyxis;                                                      // an image
+  std::vector<std::string> mounts;  // in it, each "FOLDER" or "FOLDER:THERE"
 };
 
 // Links that predictions are for; none: those that are usual for the devices, which hosts do not have.

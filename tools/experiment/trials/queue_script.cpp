@@ -2,11 +2,13 @@
 #include "tools/experiment/trials/queue_script.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -20,32 +22,45 @@
 namespace arbalest {
 namespace {
 
-// Throws GraphError if the cell names a GPU that a job with so many does not see: SLURM numbers those of a job from 0.
-void check_numbers(const BenchCell& cell, int64_t gpus) {
+// The number of GPUs that a task needs for the cell's GPUs to have their numbers, since SLURM numbers a job's from 0.
+int64_t gpus_numbered(const BenchCell& cell) {
   const std::string devices = setting_of(cell.settings, "devices");
-  if (devices.empty() || devices == "auto") return;
+  int64_t most = 0;
+  if (devices.empty() || devices == "auto") return most;
   for (const PlanDevice& device : devices_of(cell)) {
-    if (device.kind != PlanDevice::Kind::Cuda || device.index < gpus) continue;
-    throw GraphError(
-        fmt::format("--slurm: {}: found devices = {} and {} GPU{} for each task, which SLURM numbers from 0; expected "
-                    "numbers below {}, or gpus_per_task = {} in [slurm]",
-                    cell.name, devices, gpus, gpus == 1 ? "" : "s", gpus, device.index + 1));
+    if (device.kind == PlanDevice::Kind::Cuda) most = std::max<int64_t>(most, device.index + 1);
   }
+  return most;
 }
 
-// Each number of hosts, and of GPUs on each, with the cells that take so many.
-using CellsByNeed = std::map<std::pair<int, int64_t>, std::vector<const BenchCell*>>;
+// Throws GraphError if the cell names a GPU that a job with so many does not see.
+void check_numbers(const BenchCell& cell, int64_t gpus, const BenchCells& all) {
+  if (gpus_numbered(cell) <= gpus) return;
+  int64_t enough = 0;
+  for (const BenchCell& each : all.cells) enough = std::max(enough, gpus_numbered(each));
+  throw GraphError(
+      fmt::format("--slurm: {}: found devices = {} and {} GPU{} for each task, which SLURM numbers from 0; expected "
+                  "numbers below {}, or gpus_per_task = {} in [slurm]",
+                  cell.name, setting_of(cell.settings, "devices"), gpus, gpus == 1 ? "" : "s", gpus, enough));
+}
 
-CellsByNeed cells_by_need(const BenchFile& file, const BenchCells& cells) {
-  CellsByNeed found;
+// A cell with its sides of other programs, whose trials take turns.
+using Element = std::vector<const BenchCell*>;
+// Each number of hosts, and of GPUs on each, with the elements that take so many.
+using ElementsByNeed = std::map<std::pair<int, int64_t>, std::vector<Element>>;
+
+ElementsByNeed elements_by_need(const BenchFile& file, const BenchCells& cells) {
+  ElementsByNeed found;
   for (const BenchCell& cell : cells.cells) {
     const std::string devices = setting_of(cell.settings, "devices");
     const bool on_gpus = devices == "auto" || devices.find("cuda") != devices.npos;
     const int64_t gpus = file.queue.gpus_per_task >= 0 ? file.queue.gpus_per_task
                          : on_gpus                     ? device_count(cell.settings)
                                                        : 0;
-    if (file.queue.gres.empty()) check_numbers(cell, gpus);
-    found[{hosts_in(cell.settings), gpus}].push_back(&cell);
+    if (file.queue.gres.empty()) check_numbers(cell, gpus, cells);
+    std::vector<Element>& elements = found[{hosts_in(cell.settings), gpus}];
+    if (elements.empty() || elements.back().front()->place != cell.place) elements.emplace_back();
+    elements.back().push_back(&cell);
   }
   return found;
 }
@@ -69,15 +84,90 @@ std::string header(const BenchFile& file, const QueueScript& script, const Queue
   text += option("account", queue.account) + option("partition", queue.partition) + option("qos", queue.qos);
   text += option("constraint", queue.constraint);
   text += option("nodes", std::to_string(script.hosts)) + option("ntasks-per-node", "1");
-  text += queue.gres.empty() ? option("gpus-per-task", script.gpus > 0 ? std::to_string(script.gpus) : "")
-                             : option("gres", queue.gres);
+  if (!queue.gres.empty()) {
+    text += option("gres", queue.gres);
+  } else if (script.gpus > 0) {  // SLURM 23.11 and later refuse GPUs of tasks without a number of tasks
+    text += option("ntasks", std::to_string(script.hosts)) + option("gpus-per-task", std::to_string(script.gpus));
+  }
   text += option("cpus-per-task", queue.cpus_per_task > 0 ? std::to_string(queue.cpus_per_task) : "");
   text += option("time", queue.time) + option("signal", fmt::format("B:USR1@{}", queue.signal_seconds));
   text += "#SBATCH --requeue\n" + option("open-mode", "append");
   return text + option("output", outputs + "/%A_%a.out") + option("chdir", paths.working_folder);
 }
 
-std::string script_text(const BenchFile& file, const QueueScript& script, const std::vector<const BenchCell*>& cells,
+// The path within the text of a data source, "folder:/data/photos?size=32"; "": it has none.
+std::string path_of_source(const std::string& source) {
+  const size_t begin = source.find(':');
+  return begin == source.npos ? "" : source.substr(begin + 1, source.find('?') - begin - 1);
+}
+
+// The folders that elements need in an image: those of the program with its library, of the files and of the results.
+// A program of the system is the image's own. None is within another, and each is on this machine.
+std::vector<std::string> needed_folders(const BenchFile& file, const std::vector<Element>& elements,
+                                        const QueuePaths& paths) {
+  namespace fs = std::filesystem;
+  std::set<fs::path> wanted;
+  const auto want = [&](const fs::path& path) {
+    const fs::path plain = path.lexically_normal();
+    wanted.insert(plain.has_filename() ? plain : plain.parent_path());
+  };
+  for (const std::string& path : {paths.folder, paths.working_folder}) want(path);
+  want(fs::path(file.path).parent_path());
+  const fs::path program = fs::path(paths.program).parent_path().parent_path();
+  if (program != "/usr" && program != "/usr/local") want(program);
+  for (const Element& element : elements) {
+    const Settings& settings = element.front()->settings;
+    for (const char* name : {"graph", "weights"}) want(fs::path(setting_of(settings, name)).parent_path());
+    want(path_of_source(setting_of(settings, "data")));
+  }
+  std::vector<std::string> folders;
+  for (const fs::path& path : wanted) {  // a folder stands before those within it
+    std::error_code unknown;
+    const bool inside = std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+      return path == folder || path.string().starts_with(folder + "/");
+    });
+    if (!path.is_absolute() || path == path.root_path() || inside || !fs::exists(path, unknown)) continue;
+    folders.push_back(path.string());
+    if (folders.back().find_first_of(",:") != std::string::npos) {
+      throw GraphError(
+          fmt::format("--slurm: found '{}', which an image needs; expected a path without ',' and ':', "
+                      "which stand between mounts",
+                      printable(folders.back())));
+    }
+  }
+  return folders;
+}
+
+// The words before the program in an image, with what it is called by; "" without an image.
+std::string image_words(const BenchFile& file, const std::vector<Element>& elements, const QueuePaths& paths) {
+  const QueueSettings& queue = file.queue;
+  if (queue.apptainer.empty() && queue.pyxis.empty()) return "";
+  std::vector<std::string> mounts;
+  for (const std::string& folder : needed_folders(file, elements, paths)) mounts.push_back(folder + ":" + folder);
+  for (const std::string& mount : queue.mounts) {
+    mounts.push_back(mount.find(':') == mount.npos ? mount + ":" + mount : mount);
+  }
+  const std::string all = shell_word(fmt::format("{}", fmt::join(mounts, ","))),
+                    there = shell_word(paths.working_folder);
+  if (!queue.pyxis.empty()) {
+    return fmt::format("--container-image={} --container-mounts={} --container-workdir={} ", shell_word(queue.pyxis),
+                       all, there);
+  }
+  return fmt::format("apptainer exec --nv --bind {} --pwd {} {} ", all, there, shell_word(queue.apptainer));
+}
+
+// The lines before the bench that the file states. Modules and scripts of users may read variables that are not set.
+std::string lines_before(const QueueSettings& queue) {
+  std::string text = "set -eo pipefail\n\n";
+  for (const std::string& module : queue.modules) text += fmt::format("module load {}\n", shell_word(module));
+  text +=
+      "# srun takes the number of cores from this variable alone since SLURM 22.05.\n"
+      "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\n";
+  for (const std::string& line : queue.setup) text += line + "\n";
+  return text + "set -u\n";
+}
+
+std::string script_text(const BenchFile& file, const QueueScript& script, const std::vector<Element>& elements,
                         const std::vector<std::string>& changes, const QueuePaths& paths) {
   const QueueSettings& queue = file.queue;
   if (script.hosts > 1 && !(queue.apptainer.empty() && queue.pyxis.empty())) {
@@ -87,33 +177,30 @@ std::string script_text(const BenchFile& file, const QueueScript& script, const 
                     queue.apptainer.empty() ? "pyxis" : "apptainer"));
   }
   std::string text = header(file, script, paths);
-  text += "set -euo pipefail\n\n";
-  for (const std::string& module : queue.modules) text += fmt::format("module load {}\n", shell_word(module));
-  text +=
-      "# srun takes the number of cores from this variable alone since SLURM 22.05.\n"
-      "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\n";
-  for (const std::string& line : queue.setup) text += line + "\n";
+  text += lines_before(queue);
   if (script.hosts > 1) {
     text +=
         "# Ranks prove to each other that they know it; srun hands the variable on.\n"
         "ARBALEST_SECRET=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')\nexport ARBALEST_SECRET\n";
   }
   text += "\ncells=(\n";
-  for (const BenchCell* cell : cells) text += fmt::format("  {}  # {}\n", cell->id, printable(cell->name));
-  text += ")\ncell=${cells[$SLURM_ARRAY_TASK_ID]}\n\n";
-  std::string command = shell_word(paths.program);
-  if (!queue.apptainer.empty())
-    command = fmt::format("apptainer exec --nv {} {}", shell_word(queue.apptainer), command);
-  // The bench itself starts the ranks of several hosts.
-  if (script.hosts == 1) {
-    const std::string image = queue.pyxis.empty() ? "" : " --container-image=" + shell_word(queue.pyxis);
-    command = fmt::format("srun --mpi=none{} {}", image, command);
+  for (const Element& element : elements) {
+    std::vector<std::string> ids, names;
+    for (const BenchCell* cell : element) {
+      ids.push_back(cell->id);
+      names.push_back(printable(cell->name));
+    }
+    text += fmt::format("  {}  # {}\n", shell_word(fmt::format("{}", fmt::join(ids, " "))), fmt::join(names, "; "));
   }
+  text += ")\nasked=()\nfor cell in ${cells[$SLURM_ARRAY_TASK_ID]}; do asked+=(--cell \"$cell\"); done\n\n";
+  std::string command = image_words(file, elements, paths) + shell_word(paths.program);
+  // The bench itself starts the ranks of several hosts.
+  if (script.hosts == 1) command = "srun --mpi=none " + command;
   command += " bench " + shell_word(file.path);
   for (const std::string& change : changes) command += " --set " + shell_word(change);
   const std::string results = shell_word((std::filesystem::path(paths.folder) / "results").string());
   text += fmt::format(
-      "{} --cell \"$cell\" --results {}/\"$cell\".jsonl --anyway &\n"
+      "{} \"${{asked[@]}}\" --results {}/\"${{asked[1]}}\".jsonl --anyway &\n"
       "bench=$!\n"
       "# The queue's signal goes to this shell, which hands it on; the bench then ends with a checkpoint.\n"
       "trap 'told=1; kill -USR1 \"$bench\" || true' USR1\n"
@@ -154,7 +241,7 @@ void remove_scripts(const std::filesystem::path& folder, const std::string& name
 std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
                                        const std::vector<std::string>& changes, const QueuePaths& paths) {
   std::vector<QueueScript> scripts;
-  for (const auto& [need, own] : cells_by_need(file, cells)) {
+  for (const auto& [need, own] : elements_by_need(file, cells)) {
     QueueScript& script = scripts.emplace_back(QueueScript{need.first, need.second, own.size(), ""});
     script.text = script_text(file, script, own, changes, paths);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A script for SLURM that measures the cells of a bench, an element of one array job each.
+// A script for SLURM that measures the cells of a bench in an array job.
 
 #include <string>
 #include <vector>
@@ -25,11 +25,12 @@ struct QueueScript {
   std::string text;
 };
 
-// Makes the scripts, one for each number of hosts and GPUs, so that no cell reserves what another needs. Each element
-// keeps its results in FOLDER/results/ID.jsonl, ID being the cell's, so that it may be ended at any time and goes on
-// when it is queued again. `changes`: --set of the command line. Cells of several hosts are started by srun on each.
-// Throws GraphError for a value that cannot stand in a line of options, for an image with cells of several hosts, and
-// for a GPU with a number that its job does not have.
+// Makes the scripts, one for each number of hosts and GPUs, so that no cell reserves what another needs. An element is
+// a cell with its sides of other programs. It keeps its results in FOLDER/results/ID.jsonl, ID being the first cell's,
+// so that it may be ended at any time and goes on when it is queued again. `changes`: --set of the command line. Cells
+// of several hosts are started by srun on each. In an image the folders that elements need are mounted. Throws
+// GraphError for a value that cannot stand in a line of options, for an image with cells of several hosts, and for a
+// GPU with a number that its job does not have.
 std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
                                        const std::vector<std::string>& changes, const QueuePaths& paths);
 

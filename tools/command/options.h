@@ -25,6 +25,8 @@
 
 namespace arbalest {
 
+enum class TableFormat : uint8_t;  // tools/experiment/answer/table.h
+
 // A graph and what a session is asked of it; common to all commands that take a graph.
 struct GraphOptions {
   std::string graph;             // the file
@@ -152,8 +154,7 @@ struct BenchOptions {
   int64_t gpu_memory = 0;          // of each GPU, for plans; 0: of those that are here
   std::string slurm;               // a folder to write a script into
   std::string collect;             // a folder of results to take over
-  enum class Format : uint8_t { Text, Markdown, Csv };
-  Format format = Format::Text;
+  TableFormat format = {};
   std::string output;   // the page; "": none
   std::string svg;      // a folder for the page's plots; "": none
   std::string bundle;   // an archive to publish; "": none
@@ -165,6 +166,7 @@ struct BenchCompareOptions {
   std::vector<std::string> files;  // old, new
   double threshold = 0;            // a share by which what is worse may be worse
   std::vector<double> targets;     // of the metric
+  TableFormat format = {};
 };
 
 // arbalest bench tracing: the throughput that a trace costs.

@@ -22,6 +22,7 @@
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
 #include "tools/command/world_setup.h"
+#include "tools/experiment/answer/table.h"
 #include "tools/experiment/cells/settings.h"
 #include "tools/experiment/cells/written_file.h"
 #include "tools/measure/bench_scaling.h"
@@ -310,6 +311,20 @@ void declare_tracing(Subcommands& commands, CLI::App& bench) {
       "is in all of them. Writing the file is no part of it.");
 }
 
+void add_format(CLI::App& app, TableFormat& format) {
+  app.add_option_function<std::string>(
+         "--format",
+         [&format](const std::string& name) {
+           if (name != "text" && name != "markdown" && name != "csv") {
+             throw GraphError(fmt::format("--format '{}': expected text, markdown or csv", name));
+           }
+           format = name == "text" ? TableFormat::Text : name == "csv" ? TableFormat::Csv : TableFormat::Markdown;
+         },
+         "of the tables: text, markdown or csv")
+      ->default_str("text")
+      ->type_name("NAME");
+}
+
 void declare_compare(Subcommands& commands, CLI::App& bench) {
   const auto command =
       commands.add<BenchCompareOptions>("compare", "results before and after a change", command_bench_compare, &bench);
@@ -325,7 +340,9 @@ void declare_compare(Subcommands& commands, CLI::App& bench) {
   app.add_option("--target", options.targets, "the time until the metric met it is compared too; may be repeated")
       ->type_name("X")
       ->allow_extra_args(false);
+  add_format(app, options.format);
   app.footer(
+      "A row is worse if the whole interval of its ratio lies below 1 - threshold.\n"
       "Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results, or no row has "
       "the "
       "five repetitions on both sides that a verdict takes.");
@@ -377,18 +394,7 @@ CLI::App& declare_file(Subcommands& commands) {
        "the arbalest to measure, if it is not this one; another content of the file is another build");
   app.add_flag("--anyway", options.anyway, "measure although the machine does other work");
   app.add_flag("--retry", options.retry, "run trials that failed once more");
-  app.add_option_function<std::string>(
-         "--format",
-         [&options](const std::string& name) {
-           using Format = BenchOptions::Format;
-           if (name != "text" && name != "markdown" && name != "csv") {
-             throw GraphError(fmt::format("--format '{}': expected text, markdown or csv", name));
-           }
-           options.format = name == "text" ? Format::Text : name == "csv" ? Format::Csv : Format::Markdown;
-         },
-         "of the tables: text, markdown or csv")
-      ->default_str("text")
-      ->type_name("NAME");
+  add_format(app, options.format);
   text("-o,--output", options.output, "FILE", "write a page with tables and plots, too: one HTML file");
   text("--svg", options.svg, "DIR", "write the page's plots into this folder, too: a file (.svg) each");
   text("--bundle", options.bundle, "FILE.tar",

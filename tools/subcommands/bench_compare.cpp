@@ -38,7 +38,7 @@ int command_bench_compare(const BenchCompareOptions& options) {
                     options.targets.front(), options.files[0]));
   }
   const ResultComparison found = compare(sides[0], sides[1], options.threshold, options.targets);
-  std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);
+  std::fputs(print_tables({found.table}, options.format).c_str(), stdout);
   if (found.judged == 0) {
     throw GraphError(
         fmt::format("{}, {}: no row has {} repetitions on both sides, so that none can ever be worse; expected "

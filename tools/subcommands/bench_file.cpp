@@ -578,10 +578,7 @@ class Bench {
   }
 
   void write(const std::vector<ResultTable>& tables) const {
-    const TableFormat format = options_.format == BenchOptions::Format::Text       ? TableFormat::Text
-                               : options_.format == BenchOptions::Format::Markdown ? TableFormat::Markdown
-                                                                                   : TableFormat::Csv;
-    std::fputs(print_tables(tables, format).c_str(), stdout);
+    std::fputs(print_tables(tables, options_.format).c_str(), stdout);
   }
 
   const BenchOptions& options_;

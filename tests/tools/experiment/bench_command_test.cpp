@@ -616,6 +616,9 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   }
   const std::string enough = place.folder.write("enough.jsonl", lines).string();
   CHECK(parse({"bench", "compare", enough.c_str(), enough.c_str()}).run() == kDone);
+  CHECK(parse({"bench", "compare", enough.c_str(), enough.c_str(), "--format", "csv"}).run() == kDone);
+  std::fflush(stdout);
+  CHECK(place.text("out").find("table,cell,quantity,before,before low,before high,after,") != std::string::npos);
   CHECK_THROWS_WITH_AS(parse({"bench", "compare", enough.c_str(), enough.c_str(), "--target", "0.9"}).run(),
                        ("--target 0.9: " + enough +
                         " has no training run that could meet it; expected results of a file with [accuracy]")

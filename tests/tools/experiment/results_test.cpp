@@ -486,6 +486,15 @@ TEST_CASE("worse results fail a comparison, as far as they are surely worse and 
   CHECK(compare(before, before, 0).worse == 0);
   CHECK(compare(before, after, 0).worse == 1);
   CHECK(compare(before, after, 0.3).worse == 0);
+  const std::vector<TrialResult> near = {throughput("a", 0, 90), throughput("a", 1, 92), throughput("a", 2, 94),
+                                         throughput("a", 3, 99), throughput("a", 4, 99.5)};
+  std::vector<TrialResult> even = five("a", 100);
+  for (TrialResult& trial : even) trial.images_per_second = 100;
+  const auto verdict = [&](double threshold) { return compare(even, near, threshold).table.rows.at(0).back().text; };
+  CHECK(verdict(0.05) == "worse, not surely beyond the threshold");  // 0.94 (0.90–0.995)
+  CHECK(compare(even, near, 0.05).worse == 0);
+  CHECK(verdict(0.07) == "worse, within the threshold");
+  CHECK(verdict(0.004) == "worse");
   CHECK(compare(after, before, 0).worse == 0);
   const ResultComparison few = compare(before, {after[0], after[1]}, 0);  // two are too few to be sure
   CHECK(few.worse == 0);

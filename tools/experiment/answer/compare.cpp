@@ -82,7 +82,7 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
                   {"before", true, true},
                   {"after", true, true},
                   {"ratio", true, true},
-                  {"", false}},
+                  {"verdict", false}},
                  {},
                  {}};
   const Quantities old = quantities_of(before, targets), now = quantities_of(after, targets);
@@ -105,16 +105,17 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
     row.push_back(change ? TableValue{shown(*change), change->median, change->interval} : TableValue{"-"});
     const Difference clear = change ? difference(*change) : Difference::Unclear;
     const bool lost = std::isfinite(was.median) && !std::isfinite(is.median);  // a target is no longer met
-    const bool worse = lost || (clear == Difference::Below && change->median < 1 - threshold);
+    const bool worse = lost || (clear == Difference::Below && change->interval->high < 1 - threshold);
     const size_t fewest = std::min(was.count, is.count);
     const bool few = fewest < kFewest && !worse;
     found.worse += worse ? 1 : 0;
     found.judged += few ? 0 : 1;
-    row.push_back({worse                          ? "worse"
-                   : few                          ? fmt::format("unclear: {} of {} repetitions", fewest, kFewest)
-                   : clear == Difference::Above   ? "better"
-                   : clear == Difference::Unclear ? "unclear"
-                                                  : "worse, within the threshold"});
+    row.push_back({worse                            ? "worse"
+                   : few                            ? fmt::format("unclear: {} of {} repetitions", fewest, kFewest)
+                   : clear == Difference::Above     ? "better"
+                   : clear == Difference::Unclear   ? "unclear"
+                   : change->median < 1 - threshold ? "worse, not surely beyond the threshold"
+                                                    : "worse, within the threshold"});
     found.table.rows.push_back(std::move(row));
   }
   size_t added = 0;
@@ -127,7 +128,7 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
                     few, found.table.rows.size(), kFewest));
   }
   note_differences(old, now, found.table.notes);
-  found.table.notes.push_back(fmt::format("{} worse by more than {:g} %, {} missing; a ratio above 1 is better",
+  found.table.notes.push_back(fmt::format("{} surely worse by more than {:g} %, {} missing; a ratio above 1 is better",
                                           found.worse, 100 * threshold, found.missing));
   return found;
 }

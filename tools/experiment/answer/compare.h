@@ -17,8 +17,8 @@ struct ResultComparison {
 };
 
 // Compares what both have of each cell, in its last line's graph, options, build and devices: throughput, the time that
-// training takes, the time to each target and the metric at its end. A ratio above 1 is better. It is worse if its
-// interval lies below 1 and the ratio below 1 − threshold, or if a target is no longer met. Rows with fewer than
+// training takes, the time to each target and the metric at its end. A ratio above 1 is better. It is worse if all
+// of its interval lies below 1 − threshold, or if a target is no longer met. Rows with fewer than
 // kFewest repetitions on a side have no interval, and say so. Trials that failed are as if they were missing.
 ResultComparison compare(const std::vector<TrialResult>& before, const std::vector<TrialResult>& after,
                          double threshold, const std::vector<double>& targets = {});

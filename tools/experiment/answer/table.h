@@ -2,6 +2,7 @@
 #pragma once
 // Tables of results: for a terminal, Markdown or CSV.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ struct ResultTable {
   std::vector<std::string> notes;  // below it; not in CSV
 };
 
-enum class TableFormat { Text, Markdown, Csv };
+enum class TableFormat : uint8_t { Text, Markdown, Csv };
 
 // The tables one after the other, with an empty line between them. In CSV each row begins with its table's title, and a
 // column of numbers has nothing else: an unknown one is empty.

@@ -413,6 +413,20 @@ TEST_CASE("efficiency says whether the images of a step stay the same, or those 
   CHECK(column("batch_total = 8\n") == "strong efficiency");
   CHECK(column("[derived]\nbatch = \"64 / device_count\"\n") == "strong efficiency");
   CHECK(column("[derived]\nbatch = \"24 - 8 * device_count\"\nlearners = \"device_count\"\n") == "efficiency");
+
+  const BenchFile file = file_of(
+      "[settings]\ngraph = \"g\"\n[[together]]\ndevices = [\"cpu:0\", \"cpu:0-1\", \"cpu:0,cpu:1\"]\n"
+      "batch = [8, 8, 4]\n[throughput]\n[compare]\nby = \"devices\"\nagainst = \"cpu:0\"\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results;
+  for (size_t c = 0; c < 3; ++c) results.push_back(throughput(cells.cells[c].id, 0, 100 + 40 * double(c)));
+  const ResultTable table = tables_of(file, summarize(file, cells, results)).at(0);
+  CHECK(table.columns.at(3).name == "weak efficiency");
+  CHECK(table.columns.at(4).name == "strong efficiency");
+  CHECK(table.rows.at(1).at(3).text == "70.0 %");
+  CHECK(table.rows.at(1).at(4).text == "-");
+  CHECK(table.rows.at(2).at(3).text == "-");
+  CHECK(table.rows.at(2).at(4).text == "90.0 %");
 }
 
 TEST_CASE("costs say of each cell why it has none, and price the last target that a cell meets") {

@@ -117,21 +117,29 @@ double times_devices(const CellSummary& summary) {
   return double(count(*summary.cell)) / count(*summary.baseline->cell);
 }
 
-// The kind of scaling: strong if a step has as many images on more devices, weak if a learner has.
-std::string kind_of_scaling(const std::vector<CellSummary>& all) {
-  bool strong = true, weak = true;
-  for (const CellSummary& each : all) {
-    if (!each.baseline) continue;
-    const Settings &own = each.cell->settings, &base = each.baseline->cell->settings;
-    const int64_t images = images_per_step(own), images_before = images_per_step(base);
-    strong = strong && images > 0 && images == images_before;
-    weak = weak && images * learner_count(base) == images_before * learner_count(own);
-  }
+// The kind of a cell's scaling: strong if a step has as many images as the baseline's, weak if a learner has.
+std::string kind_of_scaling(const CellSummary& summary) {
+  const Settings &own = summary.cell->settings, &base = summary.baseline->cell->settings;
+  const int64_t images = images_per_step(own), images_before = images_per_step(base);
+  const bool strong = images > 0 && images == images_before;
+  const bool weak = images * learner_count(base) == images_before * learner_count(own);
   return strong == weak ? "efficiency" : strong ? "strong efficiency" : "weak efficiency";
 }
 
-TableValue efficiency(const CellSummary& summary) {
+// The kinds of scaling of all cells, in their order. Each is a column, since they cannot be compared.
+std::vector<std::string> kinds_of_scaling(const BenchFile& file, const std::vector<CellSummary>& all) {
+  std::vector<std::string> kinds;
+  for (const CellSummary& each : all) {
+    if (!counts_devices(file) || !each.baseline) continue;
+    const std::string kind = kind_of_scaling(each);
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+TableValue efficiency(const CellSummary& summary, const std::string& kind) {
   if (!summary.baseline || summary.rates.empty() || summary.baseline->rates.empty()) return {"-"};
+  if (kind_of_scaling(summary) != kind) return {"-"};
   const std::optional<Estimate> found =
       ratio(scaled(summary.rates, 100 / times_devices(summary)), summary.baseline->rates);
   return found ? value_of(*found, " %") : TableValue{"-"};
@@ -200,9 +208,10 @@ void add_memory(const CellSummary& summary, const std::vector<CellSummary>& all,
 
 ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummary>& all) {
   ResultTable table{"Throughput", {{"cell", false}, {"images/s", true, true}}, {}, {}};
-  const bool compared = is_compared(all), counted = counts_devices(file);
+  const bool compared = is_compared(all);
+  const std::vector<std::string> kinds = kinds_of_scaling(file, all);
   if (compared) table.columns.push_back({"against " + against(file, all), true, true});
-  if (counted) table.columns.push_back({kind_of_scaling(all), true, true});
+  for (const std::string& kind : kinds) table.columns.push_back({kind, true, true});
   const bool energy = has(all, &CellSummary::joules_per_image), late = has(all, &CellSummary::late),
              busy = has(all, &CellSummary::busy);
   if (energy) table.columns.push_back({"J an image", true, true});
@@ -221,7 +230,7 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
       row.push_back(summary.baseline ? comparison(summary.rates, summary.baseline->rates, "faster", "slower")
                                      : TableValue{"-"});
     }
-    if (counted) row.push_back(efficiency(summary));
+    for (const std::string& kind : kinds) row.push_back(efficiency(summary, kind));
     if (energy) {
       row.push_back(summary.joules_per_image.empty() ? TableValue{"-"} : value_of(estimate(summary.joules_per_image)));
     }

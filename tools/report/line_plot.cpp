@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 
 #include "base/error.h"
@@ -16,8 +17,10 @@ namespace {
 
 constexpr double kWidth = 720, kHeight = 400;                       // of the picture
 constexpr double kLeft = 78, kRight = 24, kTop = 44, kBottom = 52;  // margins
-constexpr double kLegendRow = 18;
+constexpr double kLegendRow = 18, kLegendLeft = kLeft + 30;
 constexpr std::array<const char*, 6> kColours = {"#2f6fde", "#d9691e", "#1c8052", "#8a4fd0", "#c0392b", "#687084"};
+constexpr std::array<const char*, 4> kDashes = {"", R"( stroke-dasharray="8 3")", R"( stroke-dasharray="2 3")",
+                                                R"( stroke-dasharray="10 3 2 3")"};
 
 // The smallest of 1, 2, 5 times a power of ten that is at least `least`.
 double round_step(double least) {
@@ -71,24 +74,99 @@ double pixels_of(const std::string& text) {
   return kLetter * double(letters);
 }
 
+struct Pixel {
+  double x = 0, y = 0;
+};
+
+// A text to the right or left of a point.
+struct Label {
+  std::string text;  // "": there is none
+  Pixel at;
+  bool left = false;
+};
+
+struct Box {
+  double left = 0, top = 0, right = 0, bottom = 0;
+
+  bool meets(const Box& other) const {
+    return left < other.right && other.left < right && top < other.bottom && other.top < bottom;
+  }
+};
+
+// A place for the text next to the point, within the axes and clear of what is taken, which it is added to.
+std::optional<Label> free_place(const std::string& text, const Pixel& point, std::vector<Box>& taken) {
+  constexpr double kSize = 11.0 / 13;  // of a label's letters to those that pixels_of() knows
+  const double width = pixels_of(text) * kSize;
+  for (const double down : {-6.0, 16.0}) {
+    for (const bool left : {false, true}) {
+      const Label label{text, {point.x + (left ? -7 : 7), point.y + down}, left};
+      const double begin = left ? label.at.x - width : label.at.x;
+      const Box box{begin, label.at.y - 10, begin + width, label.at.y + 3};
+      const bool inside =
+          box.left >= kLeft && box.right <= kWidth && box.top >= kTop - 12 && box.bottom <= kHeight - kBottom;
+      if (!inside || std::any_of(taken.begin(), taken.end(), [&](const Box& other) { return box.meets(other); })) {
+        continue;
+      }
+      taken.push_back(box);
+      return label;
+    }
+  }
+  return std::nullopt;
+}
+
+// The names of lines at their first points, by line. If they do not all have room, numbers from 1 on.
+std::vector<Label> labels_of(const std::vector<PlotLine>& lines, const std::vector<Pixel>& firsts) {
+  std::vector<Box> taken;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].named_there) taken.push_back({firsts[i].x - 4, firsts[i].y - 4, firsts[i].x + 4, firsts[i].y + 4});
+  }
+  std::vector<Label> labels(lines.size()), numbers(lines.size());
+  std::vector<Box> with_names = taken;
+  bool room = true;
+  int number = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!lines[i].named_there) continue;
+    const std::string text = std::to_string(++number);
+    numbers[i] = free_place(text, firsts[i], taken).value_or(Label{text, {firsts[i].x + 7, firsts[i].y - 6}, false});
+    const std::optional<Label> label = free_place(printable(lines[i].name), firsts[i], with_names);
+    room = room && label;
+    if (label) labels[i] = *label;
+  }
+  return room ? labels : numbers;
+}
+
 class Drawing {
  public:
   explicit Drawing(const LinePlot& plot) : plot_(plot), x_(range(true)), y_(range(false)) {
-    for (const PlotLine& line : plot.lines) named_ += in_legend(line) ? 1 : 0;
+    std::vector<Pixel> firsts;
+    for (const PlotLine& line : plot.lines) {
+      firsts.push_back(line.points.empty() ? Pixel() : Pixel{x_of(line.points[0].x), y_of(line.points[0].y)});
+    }
+    labels_ = labels_of(plot.lines, firsts);
   }
 
   std::string text() {
-    const double height = kHeight + (named_ > 0 ? 8 : 0) + named_ * kLegendRow;
-    text_ = head(kWidth, height, kLeft, plot_.title);
+    double width = kWidth, height = kHeight;
+    for (size_t i = 0; i < plot_.lines.size(); ++i) {
+      if (legend_name(i).empty()) continue;
+      height += kLegendRow + (height == kHeight ? 8 : 0);
+      width = std::max(width, kLegendLeft + pixels_of(legend_name(i)) + kRight);
+    }
+    text_ = head(width, height, kLeft, plot_.title);
     axes();
-    for (size_t i = 0; i < plot_.lines.size(); ++i) line(plot_.lines[i], colour(i));
+    for (size_t i = 0; i < plot_.lines.size(); ++i) line(i);
     legend();
     add("</svg>");
     return std::move(text_);
   }
 
  private:
-  static bool in_legend(const PlotLine& line) { return !line.name.empty() && !line.named_there; }
+  // The text of a line in the legend; "": it is not there.
+  std::string legend_name(size_t line) const {
+    const std::string name = printable(plot_.lines[line].name), &label = labels_[line].text;
+    if (!plot_.lines[line].named_there) return name;
+    return label == name ? "" : fmt::format("{}: {}", label, name);
+  }
   template <typename... Arguments>
   void add(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     text_ += fmt::format(format, std::forward<Arguments>(arguments)...) + '\n';
@@ -112,6 +190,8 @@ class Drawing {
     return kHeight - kBottom - (y - y_.from) / (y_.to - y_.from) * (kHeight - kTop - kBottom);
   }
   static const char* colour(size_t line) { return kColours[line % kColours.size()]; }
+  // Lines of one colour have other dashes.
+  static const char* dashes(size_t line) { return kDashes[line / kColours.size() % kDashes.size()]; }
 
   void axes() {
     for (const double tick : y_.ticks) {
@@ -129,7 +209,9 @@ class Drawing {
         (kTop + kHeight - kBottom) / 2, escaped(printable(plot_.y_label)));
   }
 
-  void line(const PlotLine& line, const char* colour) {
+  void line(size_t at) {
+    const PlotLine& line = plot_.lines[at];
+    const char* const shade = colour(at);
     std::string path;
     for (const PlotPoint& point : line.points) {
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_of(point.x), y_of(point.y));
@@ -138,36 +220,36 @@ class Drawing {
       add(R"(<path d="{}" fill="none" stroke="#687084" stroke-dasharray="5 4"/>)", path);
       return;
     }
-    add(R"(<path d="{}" fill="none" stroke="{}" stroke-width="2" stroke-linejoin="round"/>)", path, colour);
+    add(R"(<path d="{}" fill="none" stroke="{}" stroke-width="2" stroke-linejoin="round"{}/>)", path, shade,
+        dashes(at));
     for (const PlotPoint& point : line.points) {
       if (point.high > point.low) {
         add(R"(<path d="M{:.1f} {:.1f}V{:.1f}" stroke="{}"/>)", x_of(point.x), y_of(point.low), y_of(point.high),
-            colour);
+            shade);
       }
-      add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>)", x_of(point.x), y_of(point.y), colour);
+      add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>)", x_of(point.x), y_of(point.y), shade);
     }
-    if (!line.named_there) return;
-    const double x = x_of(line.points.front().x), y = y_of(line.points.front().y);
-    const bool right = x > (kLeft + kWidth - kRight) / 2;
-    add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="11">{}</text>)", x + (right ? -7 : 7),
-        y < kTop + 20 ? y + 16 : y - 6, right ? "end" : "start", escaped(printable(line.name)));
+    const Label& label = labels_[at];
+    if (label.text.empty()) return;
+    add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="11">{}</text>)", label.at.x, label.at.y,
+        label.left ? "end" : "start", escaped(label.text));
   }
 
   void legend() {
     double y = kHeight + 10;
     for (size_t i = 0; i < plot_.lines.size(); ++i) {
       const PlotLine& line = plot_.lines[i];
-      if (!in_legend(line)) continue;
+      if (legend_name(i).empty()) continue;
       add(R"(<path d="M{} {}h22" stroke="{}" stroke-width="{}"{}/>)", kLeft, y - 4, line.dashed ? "#687084" : colour(i),
-          line.dashed ? 1 : 2, line.dashed ? R"( stroke-dasharray="5 4")" : "");
-      add(R"(<text x="{}" y="{}">{}</text>)", kLeft + 30, y, escaped(printable(line.name)));
+          line.dashed ? 1 : 2, line.dashed ? R"( stroke-dasharray="5 4")" : dashes(i));
+      add(R"(<text x="{}" y="{}">{}</text>)", kLegendLeft, y, escaped(legend_name(i)));
       y += kLegendRow;
     }
   }
 
   const LinePlot& plot_;
   const Axis x_, y_;
-  int named_ = 0;
+  std::vector<Label> labels_;  // by line
   std::string text_;
 };
 
@@ -180,7 +262,7 @@ std::string svg_of(const LinePlot& plot) {
 std::string svg_of(const RowPlot& plot) {
   constexpr double kRow = 24, kGap = 12, kWide = 420, kEdge = 16;
   if (plot.rows.empty()) throw std::logic_error("a plot without rows");
-  double names = 0, texts = 0, least = 0, most = plot.marks_one ? 1 : 0;
+  double names = 0, texts = 0, least = 0, most = plot.mark.value_or(0);
   for (const PlotRow& row : plot.rows) {
     names = std::max(names, pixels_of(row.name));
     texts = std::max(texts, pixels_of(row.text));
@@ -198,8 +280,8 @@ std::string svg_of(const RowPlot& plot) {
     add(fmt::format(R"(<text x="{:.1f}" y="{}" text-anchor="middle" fill="#687084">{}</text>)", x_of(tick), bottom + 18,
                     amount(tick, axis.step, axis.to)));
   }
-  if (plot.marks_one) {
-    add(fmt::format(R"(<path d="M{:.1f} {}V{}" stroke="{}" stroke-dasharray="3 3"/>)", x_of(1), kTop, bottom,
+  if (plot.mark) {
+    add(fmt::format(R"(<path d="M{:.1f} {}V{}" stroke="{}" stroke-dasharray="3 3"/>)", x_of(*plot.mark), kTop, bottom,
                     kColours[4]));
   }
   for (size_t i = 0; i < plot.rows.size(); ++i) {

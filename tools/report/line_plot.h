@@ -2,6 +2,7 @@
 #pragma once
 // Plots as pictures of their own (SVG), for documents that cannot hold a page.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ struct PlotLine {
   std::string name;  // "": not in the legend
   std::vector<PlotPoint> points;
   bool dashed = false;       // thin, without marks: what is meant to be compared with
-  bool named_there = false;  // at its first point, not in the legend
+  bool named_there = false;  // at its first point if all such names have room, otherwise by a number and the legend
 };
 
 struct LinePlot {
@@ -39,7 +40,7 @@ struct PlotRow {
 struct RowPlot {
   std::string title;
   std::vector<PlotRow> rows;
-  bool marks_one = false;  // a line at 1, for ratios
+  std::optional<double> mark = {};  // a dashed line there, as at 1 for ratios
 };
 
 // Names may hold anything. Throws std::logic_error if there are no rows.

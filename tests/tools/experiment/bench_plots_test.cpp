@@ -31,14 +31,15 @@ size_t count(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("columns of numbers are rows with their intervals, and missing numbers have none") {
-  const ResultTable table{"Throughput",
-                          {{"cell", false}, {"images/s", true, true}, {"against <b>", true}, {"runs"}, {"note", false}},
-                          {{{"one"}, {"5 (4–7)", 5, Confidence{4, 7}}, {"2", 2}, {"3", 3}, {""}},
-                           {{"two"}, {"-"}, {"-"}, {"3", 3}, {""}},
-                           {{"three"}, {"9", 9}, {"inf", INFINITY}, {"3", 3}, {""}}},
-                          {}};
+  const ResultTable table{
+      "Throughput",
+      {{"cell", false}, {"images/s", true, true}, {"late batches", true}, {"runs"}, {"note", false}},
+      {{{"one"}, {"5 (4–7)", 5, Confidence{4, 7}}, {"2", 2}, {"3", 3}, {""}},
+       {{"two"}, {"-"}, {"-"}, {"3", 3}, {""}},
+       {{"three"}, {"9", 9}, {"inf", INFINITY}, {"3", 3}, {""}}},
+      {}};
   const std::vector<BenchPlot> plots = bench_plots({table, table});
-  // A ratio alone is no plot, and neither are counts; two tables of one title have files of their own.
+  // A number alone is no plot, and neither are counts; two tables of one title have files of their own.
   CHECK(files_of(plots) == std::vector<std::string>{"throughput-images-s.svg", "throughput-images-s-2.svg"});
   const std::string& svg = plots[0].svg;
   CHECK(count(svg, "<circle ") == 2);
@@ -56,6 +57,45 @@ TEST_CASE("ratios have a line at 1, and names are no markup") {
   CHECK(count(svg, "stroke-dasharray") == 1);
   CHECK(svg.find("a &lt;/svg&gt;") != svg.npos);
   CHECK(svg.find(">against &lt;b&gt;<") != svg.npos);
+}
+
+TEST_CASE("one ratio or efficiency, as of two GPUs against one, is a plot with a line at its baseline") {
+  const ResultTable table{
+      "T",
+      {{"cell", false}, {"images/s"}, {"against one", true, true}, {"weak efficiency", true, true}, {"late batches"}},
+      {{{"one"}, {"5", 5}, {"-"}, {"-"}, {"-"}}, {{"two"}, {"9", 9}, {"1.8", 1.8}, {"90 %", 90}, {"1", 1}}},
+      {}};
+  const std::vector<BenchPlot> plots = bench_plots({table});
+  CHECK(files_of(plots) == std::vector<std::string>{"t-images-s.svg", "t-against-one.svg", "t-weak-efficiency.svg"});
+  for (size_t i = 1; i < 3; ++i) CHECK(count(plots[i].svg, "stroke-dasharray") == 1);
+}
+
+TEST_CASE("names that have no room at their points are numbers with a legend, and lines of one colour differ") {
+  ResultTable cost{
+      "Cost", {{"cell", false}, {"s to 0.9"}, {"EUR to 0.9"}, {"s to 0.9 on spot"}, {"EUR to 0.9 on spot"}}, {}, {}};
+  for (int i = 0; i < 16; ++i) {
+    const double at = 100 + i;
+    cost.rows.push_back({{"a cell with a long name, batch " + std::to_string(i)},
+                         {"t", at},
+                         {"m", 50 - at / 10},
+                         {"t", at + 1},
+                         {"m", 40 - at / 10}});
+  }
+  const std::string many = bench_plots({cost}).at(0).svg;
+  CHECK(count(many, "<circle ") == 32);
+  CHECK(many.find(">32: a cell with a long name, batch 15 on spot<") != many.npos);
+  CHECK(many.find(">32<") != many.npos);
+  CHECK(many.find("y=\"986\">no other") != many.npos);  // a legend of 33 rows
+  cost.rows.resize(1);
+  const std::string few = bench_plots({cost}).at(0).svg;
+  CHECK(few.find(">a cell with a long name, batch 0 on spot<") != few.npos);
+
+  ResultTable times{"Time", {{"cell", false}, {"s to 0.8"}, {"s to 0.9"}}, {}, {}};
+  for (int i = 0; i < 16; ++i) times.rows.push_back({{"c" + std::to_string(i)}, {"", 1.0 + i}, {"", 2.0 + i}});
+  const std::string lines = bench_plots({times}).at(0).svg;
+  CHECK(count(lines, "stroke=\"#2f6fde\" stroke-width=\"2\"") == 6);  // 0, 6 and 12, in the plot and in the legend
+  CHECK(count(lines, "stroke-dasharray=\"8 3\"") == 12);
+  CHECK(count(lines, "stroke-dasharray=\"2 3\"") == 8);
 }
 
 TEST_CASE("times and epochs against targets are lines of the cells that met two targets") {

@@ -27,6 +27,13 @@ std::optional<double> target_of(const TableColumn& column, std::string_view unit
   return column.name.starts_with(begin) ? read_number<double>(column.name.substr(begin.size())) : std::nullopt;
 }
 
+// The number that the values of a column are compared with; none: they are no ratios.
+std::optional<double> mark_of(const std::string& column) {
+  if (column.ends_with("efficiency")) return 100;
+  const bool ratio = column.starts_with("against ") || column.starts_with("speed-up") || column == "of images/s";
+  return ratio ? std::optional(1.0) : std::nullopt;
+}
+
 class Plots {
  public:
   explicit Plots(const ResultTable& table) : table_(table) {}
@@ -46,17 +53,15 @@ class Plots {
     const TableColumn& column = table_.columns[at];
     if (!column.number || column.name == "repetitions" || column.name == "runs") return;
     const bool bytes = column.name == "planned memory" || column.name == "taken of the GPU";
-    RowPlot plot{column.name + (bytes ? ", bytes" : ""), {}, false};
-    for (const std::string_view part : {"against", "speed-up", "of images"}) {
-      plot.marks_one = plot.marks_one || column.name.find(part) != std::string::npos;
-    }
+    RowPlot plot{column.name + (bytes ? ", bytes" : ""), {}, mark_of(column.name)};
     for (const auto& row : table_.rows) {
       const std::optional<double> number = number_in(row, at);
       if (!number) continue;
       const Confidence range = row[at].interval.value_or(Confidence{*number, *number});
       plot.rows.push_back({row[0].text, row[at].text, *number, range.low, range.high});
     }
-    if (plot.rows.size() > 1) add(plot.title, svg_of(plot));
+    // One ratio is a comparison already: its baseline is the mark.
+    if (plot.rows.size() > (plot.mark ? 0 : 1)) add(plot.title, svg_of(plot));
   }
 
   // A line for each row that met two targets or more.
@@ -83,19 +88,23 @@ class Plots {
   // A point for each row with a time and a price to the same target, and a line through those that no other is better
   // than in both.
   void against_times() {
-    const auto first = std::find_if(table_.columns.begin(), table_.columns.end(),
-                                    [](const TableColumn& column) { return target_of(column, "s").has_value(); });
-    if (first == table_.columns.end() || first + 1 == table_.columns.end()) return;
-    const std::string& money = (first + 1)->name;
-    if (!money.ends_with(first->name.substr(1)) || money.starts_with("epochs ")) return;
-    const size_t time = size_t(first - table_.columns.begin());
-    LinePlot plot{"Price against time", first->name, money, {}, {}, true};
+    LinePlot plot{"Price against time", "", "", {}, {}, true};
     std::vector<PlotPoint> points;
-    for (const auto& row : table_.rows) {
-      const std::optional<double> seconds = number_in(row, time), price = number_in(row, time + 1);
-      if (!seconds || !price) continue;
-      points.push_back({*seconds, *price, *price, *price});
-      plot.lines.push_back({row[0].text, {points.back()}, false, true});
+    for (size_t time = 0; time + 1 < table_.columns.size(); ++time) {
+      const std::string &seconds_to = table_.columns[time].name, &money_to = table_.columns[time + 1].name;
+      if (!seconds_to.starts_with("s to ") || !money_to.ends_with(seconds_to.substr(1))) continue;
+      if (money_to.starts_with("epochs ")) continue;
+      if (plot.x_label.empty()) {
+        plot.x_label = seconds_to;
+        plot.y_label = money_to;
+      }
+      for (const auto& row : table_.rows) {
+        const std::optional<double> seconds = number_in(row, time), price = number_in(row, time + 1);
+        if (!seconds || !price) continue;
+        points.push_back({*seconds, *price, *price, *price});
+        const char* const machine = seconds_to.ends_with(" on spot") ? " on spot" : "";
+        plot.lines.push_back({row[0].text + machine, {points.back()}, false, true});
+      }
     }
     if (points.size() < 2) return;
     plot.lines.push_back({"no other is both faster and cheaper", front_of(points), true});

@@ -546,12 +546,13 @@ class Bench {
         }
       }
     }
-    nlohmann::ordered_json environment = {{"command", "bench"}, {"set", options_.set}};
-    for (const auto& [name, text] : page.environment) environment[name] = text;
     const MachineState state = look_at_machine(all_devices());
-    environment["cpu"] = state.cpu;
-    environment["machine"] = record_of(state);
-    for (const auto& [name, version] : software_of_machine()) environment["software"][name] = version;
+    nlohmann::ordered_json here = {{"host", state.host}, {"cpu", state.cpu}};
+    here.update(record_of(state));
+    const nlohmann::ordered_json environment = {{"command", "bench"},
+                                                {"set", options_.set},
+                                                {"measured on", machines_of(trials_.current())},
+                                                {"bundled on", here}};
     bundle.texts = {{"page.html", bench_page(page)},
                     {"tables.md", print_tables(page.tables, TableFormat::Markdown)},
                     {"tables.csv", print_tables(page.tables, TableFormat::Csv)},

@@ -46,7 +46,12 @@ TEST_CASE("a bundle has all that a bench was made of, and answers without measur
                            "files/bench/b.toml", "files/g.onnxtxt"}) {
     CHECK_MESSAGE(fs::exists(fs::path(unpacked) / "b" / name), name);
   }
-  CHECK(read_text(unpacked + "/b/environment.json").find("\"kernel\": \"Linux ") != std::string::npos);
+  const auto environment = nlohmann::json::parse(read_text(unpacked + "/b/environment.json"));
+  const auto& measured = environment.at("measured on");
+  REQUIRE(measured.size() == 1);
+  CHECK(measured[0].at("software").at("kernel").get<std::string>().starts_with("Linux "));
+  CHECK(measured[0].at("trials") == 1);
+  CHECK(environment.at("bundled on").contains("host"));
   size_t logs = 0;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(unpacked) / "b/results")) {
     logs += entry.path().filename() == "log.jsonl" ? 1 : 0;
@@ -57,6 +62,27 @@ TEST_CASE("a bundle has all that a bench was made of, and answers without measur
   CHECK(place.text("errors").empty());
   place.folder.write("letter.tar", std::string("a letter"));
   CHECK_THROWS_AS(bench(file, results, {"--bundle", place.path("letter.tar")}), GraphError);
+}
+
+TEST_CASE("the environment of a bundle is that of the machines which measured") {
+  const auto result = [](const char* devices, const char* kernel, const char* fault) {
+    TrialResult trial;
+    trial.identity = {"g", "o", "b", devices};
+    trial.state["software"]["kernel"] = kernel;
+    if (*fault != 0) trial.state["faults"] = {fault};
+    return trial;
+  };
+  TrialResult old = result("cpu", "", "");  // of a build that kept no software
+  old.state = nullptr;
+  const auto machines =
+      machines_of({result("h100", "5", ""), result("h200", "6", ""), result("h100", "5", "hot"), old});
+  REQUIRE(machines.size() == 3);
+  CHECK(machines[0].at("devices") == "cpu");
+  CHECK_FALSE(machines[0].contains("software"));
+  CHECK(machines[1].at("devices") == "h100");
+  CHECK(machines[1].at("trials") == 2);
+  CHECK(machines[1].at("disturbed by") == std::vector<std::string>{"hot"});
+  CHECK(machines[2].at("software").at("kernel") == "6");
 }
 
 TEST_CASE("a bundle of collected results has the logs of each machine, and names runs whose logs are not there") {

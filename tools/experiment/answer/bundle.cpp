@@ -32,6 +32,31 @@ fs::path common_folder(const std::vector<fs::path>& files) {
 
 }  // namespace
 
+nlohmann::ordered_json machines_of(const std::vector<TrialResult>& results) {
+  using Json = nlohmann::ordered_json;
+  struct Trials {
+    int64_t count = 0;
+    std::set<std::string> faults;
+  };
+  std::map<std::string, Trials> found;  // by the machine's record
+  for (const TrialResult& result : results) {
+    Json machine = {{"devices", result.identity.devices}, {"build", result.identity.build}};
+    const Json state = result.state.is_object() ? result.state : Json::object();
+    if (state.contains("software")) machine["software"] = state.at("software");
+    Trials& trials = found[machine.dump()];
+    ++trials.count;
+    for (const auto& fault : state.value("faults", std::vector<std::string>())) trials.faults.insert(fault);
+  }
+  Json machines = Json::array();
+  for (const auto& [record, trials] : found) {
+    Json machine = Json::parse(record);
+    machine["trials"] = trials.count;
+    if (!trials.faults.empty()) machine["disturbed by"] = trials.faults;
+    machines.push_back(std::move(machine));
+  }
+  return machines;
+}
+
 std::set<std::string> write_bundle(const fs::path& path, const BenchBundle& bundle) {
   std::map<std::string, fs::path> files;  // by their names in the archive
   const fs::path common = common_folder(bundle.inputs);

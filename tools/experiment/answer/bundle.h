@@ -8,6 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "tools/experiment/trials/results.h"
+
 namespace arbalest {
 
 // A folder of runs: those that the bench itself made, or those of collected results.
@@ -15,6 +19,10 @@ struct RunFolder {
   std::filesystem::path path;  // with a folder for each trial, called as its key
   std::string name;            // in the archive's "results"; "": there itself
 };
+
+// The machines that results were measured on, as far as results tell them apart: devices, build and software, with the
+// number of their trials and what disturbed these.
+nlohmann::ordered_json machines_of(const std::vector<TrialResult>& results);
 
 struct BenchBundle {
   std::string name;                                        // of the folder that the archive holds

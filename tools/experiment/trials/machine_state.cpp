@@ -99,6 +99,7 @@ void look_at_gpus(const Nvml& nvml, const std::vector<std::pair<std::string, std
 
 MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
   MachineState state;
+  if (utsname system = {}; uname(&system) == 0) state.host = system.nodename;
   state.cpu = cpu_model();
   const std::set<int> cores = usable_cores();
   state.cores = cores.empty() ? int(std::thread::hardware_concurrency()) : int(cores.size());
@@ -121,6 +122,7 @@ MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
   } catch (const RunError& error) {
     state.gpus.push_back(std::string("not looked at: ") + error.what());
   }
+  state.software = software_of_machine();
   return state;
 }
 
@@ -142,6 +144,7 @@ nlohmann::ordered_json record_of(const MachineState& state) {
   nlohmann::ordered_json record = {{"busy_cores", state.busy_cores}, {"load", state.load}};
   if (!state.gpus.empty()) record["gpus"] = state.gpus;
   if (!state.faults.empty()) record["faults"] = state.faults;
+  for (const auto& [name, version] : state.software) record["software"][name] = version;
   return record;
 }
 

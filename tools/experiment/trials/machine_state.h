@@ -22,12 +22,14 @@ std::optional<PlanDevice> absent_device(const std::vector<PlanDevice>& devices);
 std::set<int> usable_cores();
 
 struct MachineState {
-  std::string cpu;                  // model
-  int cores = 0;                    // that this process may use
-  double busy_cores = 0;            // of those, by others, over a quarter of a second
-  double load = 0;                  // of the last minute
-  std::vector<std::string> gpus;    // "cuda:0: 3 % used, 512 MiB taken, 1980 of 1980 MHz"
-  std::vector<std::string> faults;  // why measurements would mislead
+  std::string host;                                           // name
+  std::string cpu;                                            // model
+  int cores = 0;                                              // that this process may use
+  double busy_cores = 0;                                      // of those, by others, over a quarter of a second
+  double load = 0;                                            // of the last minute
+  std::vector<std::string> gpus;                              // "cuda:0: 3 % used, 512 MiB taken, 1980 of 1980 MHz"
+  std::vector<std::string> faults;                            // why measurements would mislead
+  std::vector<std::pair<std::string, std::string>> software;  // software_of_machine()
 };
 
 // Looks for a quarter of a second, in which this process does nothing else. GPUs are looked at through NVML.
@@ -42,7 +44,7 @@ void look_at_gpus(const Nvml& nvml, const std::vector<std::pair<std::string, std
 // kernels, CUDA's and, as far as NVML is there, "nvidia driver".
 std::vector<std::pair<std::string, std::string>> software_of_machine(const char* nvml = "libnvidia-ml.so.1");
 
-// For results: without the model and what is too long for each line.
+// For results, whose devices name the model already.
 nlohmann::ordered_json record_of(const MachineState& state);
 
 }  // namespace arbalest

@@ -10,7 +10,9 @@
 
 namespace arbalest::cuda {
 
+inline constexpr int kMostOfCluster = 8;                   // blocks
 inline constexpr int64_t kAtOnceBytes = int64_t{4} << 20;  // of a tensor, at most
+inline constexpr int64_t kAtOnceRows = 32;                 // of a thread, at most: few blocks take longer than launches
 
 // Slices of about as many channels as give each multiprocessor a block, in rows of at least 32 bytes, which memory is
 // read in. A chunk is a block of the slice's cluster, which has a power of two of them.
@@ -32,6 +34,11 @@ inline Columns at_once_columns(int64_t rows, int64_t channels, int width, int el
   }
   columns.chunk_rows = rows_of(columns.chunks);
   return columns;
+}
+
+// Whether such a layout has enough blocks for the rows.
+inline bool is_spread(const Columns& columns) {
+  return columns.chunk_rows <= kAtOnceRows * (kThreads / columns.lanes);
 }
 
 // Shows the cluster what this thread has for its column, and reads what each chunk has: f(chunk, its value there), in

@@ -9,6 +9,21 @@
 
 namespace arbalest::cuda {
 
+// Whether the device in use has room for a cluster of kMostOfCluster blocks, as a part of a device may not have, and
+// the build has code for it.
+inline bool has_clusters() {
+  if (!knows_dependent_launches()) return false;  // both came with compute capability 9.0
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1, kMostOfCluster);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kSliceColumns * sizeof(Partial);
+  int blocks = 0;
+  const cudaError_t error =
+      cudaOccupancyMaxPotentialClusterSize(&blocks, statistics_at_once_kernel<8, __nv_bfloat16>, &config);
+  if (error != cudaSuccess) cudaGetLastError();  // or the next check would report it
+  return error == cudaSuccess && blocks >= kMostOfCluster;
+}
+
 // Layouts for 16-byte packs and for single elements.
 struct NormLayouts {
   Columns wide_reduction, wide_broadcast, reduction, broadcast;
@@ -30,9 +45,10 @@ struct NormLayouts {
     reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
     broadcast = turned_columns(rows, channels, 1, x.bytes(), multiprocessors, resident);
     const bool small = x.dtype == DataType::Bfloat16 && rows > 0 && channels > 0 && x.bytes() <= kAtOnceBytes;
-    if (small && channels % 4 == 0 && knows_dependent_launches()) {  // code for devices with clusters
-      at_once_width = channels % 8 == 0 ? 8 : 4;
-      at_once = at_once_columns(rows, channels, at_once_width, 2, multiprocessors);
+    if (small && channels % 4 == 0 && has_clusters()) {
+      const int packs = channels % 8 == 0 ? 8 : 4;
+      at_once = at_once_columns(rows, channels, packs, 2, multiprocessors);
+      at_once_width = is_spread(at_once) ? packs : 0;
     }
   }
   int64_t partials() const {  // of one reduction

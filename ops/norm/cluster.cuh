@@ -9,8 +9,6 @@
 
 namespace arbalest::cuda {
 
-inline constexpr int kMostOfCluster = 8;  // blocks, on any such device
-
 // Tells the cluster that this thread has come so far. Each thread then waits before it comes to the next such place,
 // and before it ends if others read its block's shared memory.
 __device__ inline void arrive_in_cluster() {

@@ -22,10 +22,11 @@ struct Barrier {
 
 struct Thread {
   ucontext_t context;
-  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
   const Barrier* waits_for = nullptr;
   uint64_t passed = 0;      // of the barrier when it began to wait
   uint64_t of_cluster = 0;  // passed when it arrived there last
+  bool arrived = false;     // there, and has not waited since
   bool ended = false;
 };
 
@@ -55,6 +56,7 @@ Block& own_block() {
 void begin() {
   try {
     (*running)();
+    if (all_threads[current].arrived) throw std::logic_error("a thread ends before it has waited for its cluster");
   } catch (...) {
     if (!thrown) thrown = std::current_exception();
   }
@@ -92,7 +94,7 @@ void run_cluster() {
     for (Barrier& warp : block.of_warp) warp = {kWarp};
   }
   for (Thread& thread : all_threads) {
-    thread.ended = false;
+    thread.ended = thread.arrived = false;
     thread.waits_for = nullptr;
     getcontext(&thread.context);
     thread.context.uc_stack = {};
@@ -155,11 +157,14 @@ void wait_for_warp() {
   meet(own_block().of_warp[current % block_threads / kWarp]);
 }
 void arrive_in_cluster() {
+  if (all_threads[current].arrived) throw std::logic_error("a thread arrives before it has waited for its cluster");
+  all_threads[current].arrived = true;
   all_threads[current].of_cluster = of_cluster.passed;
   arrive(of_cluster);
 }
 void wait_for_cluster() {
   wait(of_cluster, all_threads[current].of_cluster);
+  all_threads[current].arrived = false;
 }
 unsigned char* shared_memory() {
   return own_block().memory->bytes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Runs the source of a CUDA kernel on the CPU, without a GPU: each thread of a block is a context of its own that goes
-// on until it waits for others. Headers in ops/cuda here take the place of those with the same names, so that a
+// on until it waits for others. Headers in ops here take the place of those with the same names, so that a
 // kernel's .cuh compiles unchanged. Shared memory begins as NaN, which a sum of what nobody wrote would be.
 //
 // A test includes this before the kernel. What a kernel uses beyond these headers has to be added to them.
@@ -43,7 +43,8 @@ dim3 block_size();
 void wait_for_block();
 void wait_for_warp();
 
-// As in ops/norm/cluster.cuh. Blocks of a cluster have dynamic shared memory of their own, but share what they declare
+// As in ops/norm/cluster.cuh. Threads that arrive twice, or end, without waiting throw. Blocks of a cluster have
+// dynamic shared memory of their own, but share what they declare
 // __shared__: kernels may keep nothing there while they wait for the cluster.
 void arrive_in_cluster();
 void wait_for_cluster();

@@ -68,7 +68,8 @@ void declare_run(Subcommands& commands) {
       ->check(not_empty());
   app.add_option("--mllog-target", options.mllog_target,
                  "end it with success once a validation meets this, as in 'accuracy >= 0.759'; the run goes on")
-      ->type_name("TARGET");
+      ->type_name("TARGET")
+      ->check(not_empty());
   app.add_option("--mllog-set", options.mllog_set, "an entry of it, as in submission_benchmark=resnet; repeatable")
       ->type_name("KEY=VALUE")
       ->take_all()
@@ -92,7 +93,11 @@ void declare_run(Subcommands& commands) {
     }
     if (options.mllog.empty() && !options.mllog_set.empty()) throw GraphError("--mllog-set needs --mllog FILE");
     if (options.mllog.empty() && !options.mllog_target.empty()) throw GraphError("--mllog-target needs --mllog FILE");
-    if (!options.mllog_target.empty()) parse_target(options.mllog_target);
+    try {
+      if (!options.mllog_target.empty()) parse_target(options.mllog_target);
+    } catch (const GraphError& error) {
+      throw GraphError(fmt::format("--mllog-target: {}", error.what()));
+    }
     for (const std::string& entry : options.mllog_set) MlperfLog::entry_of(entry);
     if (app.count("--plateau-factor") > 0 && options.session.rules.plateau == 0) {
       throw GraphError("--plateau-factor needs --plateau N");

@@ -110,10 +110,10 @@ struct KeptPart {
   int64_t bytes = -1;      // up to the end of the checkpoint's line; −1: it has none
   bool in_epoch = false;   // an epoch has begun in it that does not end in it
   bool validated = false;  // it has the number of validation's samples
-  bool succeeded = false;  // the log came to its end with success, which stays
+  bool succeeded = false;  // it has the end that came with the target, which stays
 };
 
-KeptPart kept_part_of(const std::string& path, const RunStarted& event) {
+KeptPart kept_part_of(const std::string& path, const RunStarted& event, const std::string& target) {
   const std::string name = std::filesystem::path(event.resumed).filename().string();
   KeptPart so_far, kept;
   kept.bytes = end_of_line(path, [&](const std::string& line) {
@@ -123,7 +123,7 @@ KeptPart kept_part_of(const std::string& path, const RunStarted& event) {
     const Json key = json.value("key", Json()), metadata = json.value("metadata", Json::object());
     if (key == "epoch_start" || key == "epoch_stop") so_far.in_epoch = key == "epoch_start";
     if (key == "eval_samples") so_far.validated = true;
-    if (key == "run_stop" && metadata.value("status", Json()) == "success") kept.succeeded = true;
+    if (key == "run_stop" && metadata.value("target", Json()) == target) kept.succeeded = true;
     const bool found = key == "checkpoint" && json.value("value", Json()) == name &&
                        metadata.value("iteration", Json()) == event.resumed_iteration &&
                        metadata.value("seconds", Json()) == event.resumed_seconds;
@@ -225,7 +225,7 @@ void MlperfLog::started(const RunStarted& event) {
     write_head(event);
     return;
   }
-  const KeptPart kept = kept_part_of(path_, event);
+  const KeptPart kept = kept_part_of(path_, event, target_ ? to_string(*target_) : "");
   if (target_ && kept.succeeded) {
     writes_ = false;
     return;
@@ -282,7 +282,9 @@ void MlperfLog::validation(const Validated& event) {
 
 void MlperfLog::write_end(double seconds, int64_t images, bool success) {
   write(Kind::Point, "trained_samples", seconds, images);
-  write(Kind::End, "run_stop", seconds, Json(), {{"status", success ? "success" : "aborted"}});
+  Json metadata = {{"status", success ? "success" : "aborted"}};
+  if (success && target_) metadata["target"] = to_string(*target_);
+  write(Kind::End, "run_stop", seconds, Json(), metadata);
   writes_ = false;
 }
 

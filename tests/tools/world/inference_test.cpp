@@ -24,7 +24,6 @@ std::string text_of(const std::string& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-// A place with a trained model.
 // Waits until the process handles the signal: the system tells which ones it does, as bits of a number.
 void await_handler(pid_t process, int signal) {
   const std::string path = fmt::format("/proc/{}/status", process), key = "SigCgt:";
@@ -39,6 +38,7 @@ void await_handler(pid_t process, int signal) {
   FAIL("the process never handled the signal");
 }
 
+// A place with a trained model.
 struct TrainedPlace : Place {
   TrainedPlace() {
     Rank process(command({"--devices", "cpu:0"}), path("errors"));

@@ -59,8 +59,8 @@ std::string note_of_costs(const std::vector<CellCost>& own, const std::vector<Ce
   return note;
 }
 
-// The cell that gets to the target for the least money, if each takes its cheapest way. Says whether it is known to cost
-// less than all others; if not, the first of which it is not known.
+// The cell that gets to the target for the least money, if each takes its cheapest way. Says whether it is known to
+// cost less than all others; if not, the first of which it is not known.
 std::string cheapest(std::vector<CellCost> costs, size_t target, const std::string& currency) {
   std::stable_sort(costs.begin(), costs.end(),
                    [](const CellCost& one, const CellCost& two) { return one.money < two.money; });

@@ -13,8 +13,8 @@
 
 namespace arbalest {
 
-// What a process that failed says of it: the error in its lines of JSON, the last line of its standard error without
-// the program's name, or else how it ended.
+// The reason that a process gives for its failure: the error in its lines of JSON, or the last line of its standard
+// error without the program's name. If it says nothing, how it ended.
 std::string why_failed(const ChildEnd& end);
 
 struct TrialRun {

@@ -6,8 +6,6 @@
 
 namespace arbalest::cuda {
 
-inline constexpr int kMostOfCluster = 8;
-
 using lanes::arrive_in_cluster;
 using lanes::wait_for_cluster;
 

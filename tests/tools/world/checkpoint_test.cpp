@@ -23,7 +23,7 @@ namespace world_checkpoint_test {
 namespace {
 
 constexpr const char* kValidated = "/checkpoint-000000000050";  // later ones follow a validation
-const Words kRun = {"--strategy", "sma", "--set", "train.epochs=20"};
+const Words kRun = {"--strategy", "sma", "--set", "train.epochs=40"};
 
 // The four CPUs of the run as devices of so many processes.
 Words divided(int size) {

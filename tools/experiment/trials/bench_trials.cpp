@@ -20,9 +20,12 @@ std::string place_of(const std::string& cell, Measure measure, int64_t repetitio
   return fmt::format("{} {} {}", cell, name_of(measure), repetition);
 }
 
-// The settings in which two cells differ: "batch 32, was 16".
+// The settings in which two cells differ: "batch 32, was 16"; none if they are of other devices, which both may stay.
 std::vector<std::string> changes_of(const Settings& before, const Settings& now) {
   std::vector<std::string> changes;
+  for (const char* place : {"devices", "hosts", "machine"}) {
+    if (setting_of(before, place) != setting_of(now, place)) return {};
+  }
   for (const auto& [name, value] : now) {
     const auto earlier = before.find(name);
     if (earlier == before.end()) changes.push_back(fmt::format("{} {}, was not set", name, value));
@@ -43,7 +46,8 @@ std::vector<std::string> fewest_changes(const std::vector<const TrialResult*>& g
   for (const TrialResult* result : gone) {
     if (result->measure != trial.measure) continue;
     std::vector<std::string> changes = changes_of(result->settings, trial.cell->settings);
-    if (changes.size() <= kMost && (fewest.empty() || changes.size() < fewest.size())) fewest = std::move(changes);
+    const bool fits = !changes.empty() && changes.size() <= kMost;
+    if (fits && (fewest.empty() || changes.size() < fewest.size())) fewest = std::move(changes);
   }
   return fewest;
 }

@@ -67,7 +67,7 @@ TEST_CASE("one ratio or efficiency, as of two GPUs against one, is a plot with a
       {}};
   const std::vector<BenchPlot> plots = bench_plots({table});
   CHECK(files_of(plots) == std::vector<std::string>{"t-images-s.svg", "t-against-one.svg", "t-weak-efficiency.svg"});
-  for (size_t i = 1; i < 3; ++i) CHECK(count(plots[i].svg, "stroke-dasharray") == 1);
+  for (size_t i = 1; i < 3; ++i) CHECK(count(plots.at(i).svg, "stroke-dasharray") == 1);
 }
 
 TEST_CASE("names that have no room at their points are numbers with a legend, and lines of one colour differ") {

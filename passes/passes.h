@@ -285,7 +285,7 @@ inline constexpr int64_t kLargeGradient = 32 << 20;  // bytes
 // Drops nodes that nothing asked for needs, and values nobody uses. Renumbers both; `keep` is updated along.
 void remove_dead(Graph& graph, ArenaValues& keep);
 
-// Puts nodes in the order of `key` (stable), drops those with a negative key, and mends producers.
+// Puts nodes in the order of `key` (stable), drops those with a negative key, and mends producers and Graph::calls.
 void reorder_nodes(Graph& graph, const Table<NodeId, int64_t>& key);
 
 }  // namespace arbalest

@@ -18,10 +18,17 @@ void reorder_nodes(Graph& graph, const Table<NodeId, int64_t>& key) {
   for (const NodeId n : graph.nodes.ids()) order.push_back(n);
   std::stable_sort(order.begin(), order.end(), [&](NodeId a, NodeId b) { return key[a] < key[b]; });
   Table<NodeId, Node> nodes;
+  Table<NodeId, NodeId> places(graph.nodes.size(), kNone);
   for (const NodeId n : order) {
-    if (key[n] >= 0) nodes.push_back(std::move(graph.nodes[n]));
+    if (key[n] < 0) continue;
+    places[n] = nodes.end_id();
+    nodes.push_back(std::move(graph.nodes[n]));
   }
   graph.nodes = std::move(nodes);
+  for (CallAttribute& call : graph.calls) {
+    for (CallAttribute::Taker& taker : call.takers) taker.node = places[taker.node];
+    std::erase_if(call.takers, [](const CallAttribute::Taker& taker) { return taker.node == kNone; });
+  }
   for (Value& value : graph.values) value.producer = kNone;
   for (const NodeId n : graph.nodes.ids()) {
     for (const ValueId output : graph.nodes[n].outputs) {

@@ -91,7 +91,7 @@ class GraphBuilder {
   Attributes resolve_attributes(const SourceNode& node, const Scope& scope);
   Attribute resolve(const SourceAttribute& written, const Scope& scope);
   void check_attributes(const std::vector<SourceAttribute>& attributes, const std::string& owner) const;
-  void count_bytes(const Attribute& value, const SourcePlace& place);
+  void count_bytes(size_t bytes, const SourcePlace& place);
   Attribute converted(const Attribute& value, AttributeKind kind, const SourcePlace& place,
                       const std::string& what) const;
   // The attribute of the enclosing call that `written` refers to; nullptr if it does not refer to any.

@@ -40,8 +40,8 @@ void GraphBuilder::check_attributes(const std::vector<SourceAttribute>& attribut
   }
 }
 
-void GraphBuilder::count_bytes(const Attribute& value, const SourcePlace& place) {
-  attribute_bytes_ += bytes_of(value);
+void GraphBuilder::count_bytes(size_t bytes, const SourcePlace& place) {
+  attribute_bytes_ += bytes;
   if (attribute_bytes_ <= kMostAttributeBytes) return;
   fail(place, fmt::format("attributes take more than {} MiB, those that calls of functions repeat counted each time",
                           kMostAttributeBytes >> 20));
@@ -54,8 +54,10 @@ Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope&
       fail(written.name.place, fmt::format("attribute '{}' of '{}' is a tensor, which only Constant takes",
                                            written.name.text, node.op.text));
     }
+    count_bytes(written.name.text.size(), written.name.place);
     attributes.set(written.name.text, resolve(written, scope), position(written.name.place));
     if (CallAttribute* call = passed_on(written, scope)) {
+      count_bytes(sizeof(CallAttribute::Taker) + written.name.text.size(), written.name.place);
       call->takers.push_back({graph_.nodes.end_id(), written.name.text});
     }
   }
@@ -66,7 +68,7 @@ Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope&
 Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& scope) {
   if (!written.unsupported.empty()) fail(written.name.place, written.unsupported);
   if (written.reference.empty()) {
-    count_bytes(*written.value, written.name.place);
+    count_bytes(bytes_of(*written.value), written.name.place);
     return *written.value;
   }
   if (!scope.function) {
@@ -80,7 +82,7 @@ Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& sco
                      did_you_mean(written.reference, names_of(scope.function->attributes))));
   }
   const Attribute& value = found->second.value;
-  count_bytes(value, written.name.place);
+  count_bytes(bytes_of(value), written.name.place);
   if (!written.kind) return value;
   return converted(value, *written.kind, written.name.place, fmt::format("attribute '{}'", written.name.text));
 }
@@ -101,7 +103,7 @@ CallAttribute* GraphBuilder::passed_on(const SourceAttribute& written, const Sco
 size_t GraphBuilder::note_call(const SourceNode& node, const Scope& caller, const std::string& attribute) {
   CallAttribute call{caller.prefix + called(node).text, qualified_name(node), attribute, {}};
   check_path(call.call, called(node).place);
-  count_bytes(call.call, node.op.place);
+  count_bytes(sizeof call + call.call.size() + call.callee.size() + call.name.size(), node.op.place);
   graph_.calls.push_back(std::move(call));
   return graph_.calls.size() - 1;
 }
@@ -142,7 +144,7 @@ void GraphBuilder::bind_attributes(const SourceNode& call, const SourceFunction&
     if (!wanted.value) {
       fail(call.op.place, fmt::format("function '{}' needs attribute '{}'", name, wanted.name.text));
     }
-    count_bytes(*wanted.value, call.op.place);
+    count_bytes(bytes_of(*wanted.value), call.op.place);
     scope.attributes.emplace(wanted.name.text, Scope::Bound{*wanted.value, note_call(call, caller, wanted.name.text)});
   }
 }

@@ -57,15 +57,27 @@ class Override {
     if (target_.empty() || attribute_.empty()) fail("expected NODE.ATTRIBUTE=VALUE");
   }
 
-  // The attribute that a call passes on, in all nodes that take it; otherwise that of a node.
+  // That of a node which has the attribute by itself; otherwise the attribute that a call passes on, in all nodes that
+  // take it.
   std::vector<OverrideTarget> targets(const Graph& graph) const {
-    for (size_t i = 0; i < graph.calls.size(); ++i) {
-      const CallAttribute& call = graph.calls[i];
-      if (call.call == target_ && call.name == attribute_ && !(call.fixed && node_has(graph))) {
-        return takers_of(graph, i);
-      }
+    const auto call = std::find_if(graph.calls.begin(), graph.calls.end(), [&](const CallAttribute& each) {
+      return each.call == target_ && each.name == attribute_;
+    });
+    if (call == graph.calls.end()) return {{find_node(graph), std::string(attribute_)}};
+    const std::vector<size_t> passed = passed_on(graph, size_t(call - graph.calls.begin()));
+    std::vector<OverrideTarget> takers;
+    for (const size_t i : passed) {
+      for (const CallAttribute::Taker& taker : graph.calls[i].takers) takers.push_back({taker.node, taker.attribute});
     }
-    return {{find_node(graph), std::string(attribute_)}};
+    const std::vector<NodeId> named = nodes_named(graph);
+    const OverrideTarget own = {named.size() == 1 ? named[0] : NodeId(kNone), std::string(attribute_)};
+    const bool has = own.node != kNone && graph.nodes[own.node].op->attribute_spec(attribute_);
+    if (has && std::find(takers.begin(), takers.end(), own) == takers.end()) return {own};
+    for (const size_t i : passed) refuse_fixed(graph.calls[i]);
+    if (takers.empty()) {
+      fail(fmt::format("no node of the call '{}' ({}) takes its attribute '{}'", call->call, call->callee, call->name));
+    }
+    return takers;
   }
 
   std::string apply(Graph& graph) const {
@@ -87,31 +99,25 @@ class Override {
   }
 
  private:
-  // Whether a node of this name has the attribute.
-  bool node_has(const Graph& graph) const {
-    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-      return first_output(graph, node) == target_ && node.op->attribute_spec(attribute_);
-    });
-  }
-
-  // Calls come after those that enclose them.
-  std::vector<OverrideTarget> takers_of(const Graph& graph, size_t first) const {
-    std::vector<OverrideTarget> targets;
+  // The places of the call's attribute, and of those that take its value. Calls come after those that enclose them.
+  static std::vector<size_t> passed_on(const Graph& graph, size_t first) {
+    std::vector<size_t> passed = {first};
     std::vector<bool> takes(graph.calls.size(), false);
     takes[first] = true;
-    for (size_t i = first; i < graph.calls.size(); ++i) {
-      const CallAttribute& call = graph.calls[i];
-      takes[i] = takes[i] || (call.given_by && takes[*call.given_by]);
-      if (!takes[i]) continue;
-      if (call.fixed) {
-        fail(
-            fmt::format("attribute '{}' of the call '{}' ({}) says how the graph's file is read; expected another "
-                        "attribute, or the change in the file",
-                        call.name, call.call, call.callee));
-      }
-      for (const CallAttribute::Taker& taker : call.takers) targets.push_back({taker.node, taker.attribute});
+    for (size_t i = first + 1; i < graph.calls.size(); ++i) {
+      const std::optional<size_t> by = graph.calls[i].given_by;
+      takes[i] = by && takes[*by];
+      if (takes[i]) passed.push_back(i);
     }
-    return targets;
+    return passed;
+  }
+
+  void refuse_fixed(const CallAttribute& call) const {
+    if (!call.fixed) return;
+    fail(
+        fmt::format("attribute '{}' of the call '{}' ({}) says how the graph's file is read; expected another "
+                    "attribute, or the change in the file",
+                    call.name, call.call, call.callee));
   }
 
   [[noreturn]] void refuse_attribute(const Graph& graph, const Node& node) const {
@@ -132,19 +138,27 @@ class Override {
   std::string place() const { return fmt::format("{} {}", option_, assignment_); }
   [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{place(), 0, 0}, message); }
 
-  NodeId find_node(const Graph& graph) const {
+  // The node of this name; if there is none, those of the operator.
+  std::vector<NodeId> nodes_named(const Graph& graph) const {
     std::vector<NodeId> matches;
-    std::vector<std::string> known;
     for (const NodeId n : graph.nodes.ids()) {
       const Node& node = graph.nodes[n];
-      const std::string output = first_output(graph, node), op = snake_case_of(node.op->name);
-      if (output == target_ || node.name == target_) return n;
-      if (op == target_) matches.push_back(n);
-      known.push_back(output);
-      if (std::find(known.begin(), known.end(), op) == known.end()) known.push_back(op);
+      if (first_output(graph, node) == target_ || node.name == target_) return {n};
+      if (snake_case_of(node.op->name) == target_) matches.push_back(n);
     }
+    return matches;
+  }
+
+  NodeId find_node(const Graph& graph) const {
+    const std::vector<NodeId> matches = nodes_named(graph);
     if (matches.size() == 1) return matches[0];
     if (matches.empty()) {
+      std::vector<std::string> known;
+      for (const Node& node : graph.nodes) {
+        const std::string op = snake_case_of(node.op->name);
+        known.push_back(first_output(graph, node));
+        if (std::find(known.begin(), known.end(), op) == known.end()) known.push_back(op);
+      }
       fail(fmt::format("the graph has no node '{}' and no operator of that name{}", target_,
                        did_you_mean(target_, known)));
     }

@@ -13,10 +13,11 @@ namespace arbalest {
 
 // Assigns to an attribute, "X.attribute=value". X is a node's first output, or its operator in snake_case if only one
 // node applies it: "train.lr=0.05", "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". Or
-// X is a function's call in the file, "h1.filters=32", and all nodes change that take the attribute from it. The
-// value is read as the attribute's kind: text needs no quotes, lists no brackets. Runs before verify(), which checks
-// the rest. Throws GraphError with the nearest node or attribute, or the candidates if X names several. Returns the
-// reason why the assignment, or one before it, has no effect; "" if both have. Messages begin with the `option`.
+// X is a function's call in the file, "h1.filters=32", and all nodes change that take the attribute from it; if a node
+// X has the attribute and does not take it from the call, the node is meant. The value is read as the attribute's kind:
+// text needs no quotes, lists no brackets. Runs before verify(), which checks the rest. Throws GraphError with the
+// nearest node or attribute, or the candidates if X names several. Returns the reason why the assignment, or one before
+// it, has no effect; "" if both have. Messages begin with the `option`.
 std::string apply_override(Graph& graph, std::string_view assignment,
                            std::string_view option = name_of(SettingKey::Set));
 
@@ -26,7 +27,7 @@ struct OverrideTarget {
   std::string attribute;
   bool operator==(const OverrideTarget&) const = default;
 };
-// The targets of an assignment: several or none if it is to a call. Throws GraphError as apply_override() does.
+// The targets of an assignment, at least one: several if it is to a call. Throws GraphError as apply_override() does.
 std::vector<OverrideTarget> override_targets(const Graph& graph, std::string_view assignment,
                                              std::string_view option = name_of(SettingKey::Set));
 

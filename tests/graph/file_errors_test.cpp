@@ -337,6 +337,24 @@ TEST_CASE("attributes that functions hand on to each other are bounded in sum") 
   CHECK(message_of([&] { read(text); }).find("attributes take more than 256 MiB") != std::string::npos);
 }
 
+TEST_CASE("names of attributes that functions hand on to each other are bounded in sum") {
+  // 2^15 calls of f0: their attribute's name of 10 kB, or its node's, stands for 320 MB.
+  const auto refused = [](const std::string& handed, const std::string& own) {
+    const std::string domain = "<domain: \"f\", opset_import: [\"\" : 17, \"f\" : 1]>\n";
+    std::string text = "<opset_import: [\"\" : 17, \"f\" : 1]>\ng (float[2] x) => (y) { y = f.f15 <" + handed +
+                       " = 1> (x) }\n" + domain + "f0 <" + handed + "> (x) => (y) { y = Relu <" + own + " = 1> (x) }\n";
+    for (int i = 1; i <= 15; ++i) {
+      const std::string below = "f.f" + std::to_string(i - 1) + " <" + handed + " = @" + handed + ">";
+      text += domain + "f" + std::to_string(i) + " <" + handed + "> (x) => (y) { t = " + below + " (x) y = " + below +
+              " (t) }\n";
+    }
+    return message_of([&] { read(text); }).find("attributes take more than 256 MiB") != std::string::npos;
+  };
+  CHECK(refused(std::string(10'000, 'n'), "k"));
+  CHECK(refused("v", std::string(10'000, 'n')));
+  CHECK_FALSE(refused("v", "k"));
+}
+
 TEST_CASE("an error's lines are cut where names in it are long") {
   const std::string message = plain_message(RunError("first\n" + std::string(5000, 'x') + "\nlast"));
   CHECK(message.starts_with("first\nxxx"));

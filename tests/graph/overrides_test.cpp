@@ -97,6 +97,63 @@ TEST_CASE("overrides: an attribute of a call changes wherever the function's nod
             "--vary s.filters and --vary s/inner/c.filters both change the attribute 'filters' of node 's/inner/c'"));
 }
 
+TEST_CASE("overrides: a node that has the attribute by itself is meant before a call of its name") {
+  const auto changed = [](const char* assignment) {
+    Graph graph = read_graph_text(R"(g (float[2] x) => ()
+{
+  h = b.two <filters = 16, strides = [2, 2]> (x)
+  t = b.taken <filters = 16> (h)
+  [concat] u = b.inner <axis = 2> (t)
+  w = Concat (u, x)
+  [relu] v = b.taken <filters = 4> (w)
+}
+<domain: "b"> two <filters, strides: ints> (a) => (b)
+{ c = arbalest.Conv <filters = @filters, strides = @strides> (a) b = arbalest.Conv <filters = 24> (c) }
+<domain: "b"> taken <filters> (a) => (b)
+{ c = arbalest.Conv <filters = 3> (a) d = b.pair <filters = @filters> (c) b = Relu (d) }
+<domain: "b"> pair <filters> (a) => (b) { c = arbalest.Conv <filters = @filters> (a) b = Relu (c) }
+<domain: "b"> inner <axis> (a) => (b) { n = Constant <value_int = @axis> () b = Relu (a) }
+)",
+                                  "f", file_test_ops());
+    CHECK(apply_override(graph, assignment) == "");
+    std::vector<std::string> names;
+    for (const Node& node : graph.nodes) {
+      for (const NamedAttribute& each : node.attributes) {
+        if (is_override(each)) names.push_back(node.name + "." + each.name);
+      }
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(changed("h.filters=7") == Names{"h.filters"});
+  CHECK(changed("h.strides=3,3") == Names{"h.strides"});  // the node has the default
+  CHECK(changed("t.filters=7") == Names{"t/d/c.filters"});
+  CHECK(changed("concat.axis=1") == Names{"w.axis"});  // the only node of that operator
+  CHECK(changed("relu.filters=7") == Names{"relu/d/c.filters"});
+}
+
+TEST_CASE("overrides: an attribute of a call that no node takes is refused") {
+  const Graph graph = read_graph_text(R"(g (float[2] x) => ()
+{ h = b.idle <unused = 1, below = 2> (x) }
+<domain: "b"> idle <unused, below> (a) => (b) { b = b.under <below = @below> (a) }
+<domain: "b"> under <below> (a) => (b) { b = Relu (a) }
+)",
+                                      "f", file_test_ops());
+  const auto refused = [&](const char* assignment) {
+    const std::string targets = error_of([&] { override_targets(graph, assignment, "--vary"); });
+    const std::string applied = error_of([&] {
+      Graph changed = graph;
+      apply_override(changed, assignment, "--vary");
+    });
+    CHECK(targets == applied);
+    return applied;
+  };
+  CHECK(refused("h.unused=abc") ==
+        "--vary h.unused=abc: no node of the call 'h' (b.idle) takes its attribute 'unused'");
+  CHECK(refused("h.unused=") == "--vary h.unused=: no node of the call 'h' (b.idle) takes its attribute 'unused'");
+  CHECK(has(refused("h.below=3"), "no node of the call 'h' (b.idle) takes its attribute 'below'"));
+}
+
 TEST_CASE("overrides: a node by its output, or by its operator where that is unique") {
   CHECK(after<double>("train.lr=0.05", "trained", "lr") == 0.05);
   CHECK(after<double>("trained.lr=1", "trained", "lr") == 1.0);

@@ -114,5 +114,19 @@ TEST_CASE("nodes are added and moved next to others, in the order in which they 
   CHECK(c.names() == Names{"unread", "y", "after", "first", "second", "z", "out"});
 }
 
+TEST_CASE("calls keep the nodes that take their attributes, but for those that are gone") {
+  Chain c;
+  const auto of = [](NodeId node) { return CallAttribute::Taker{node, "k"}; };
+  c.graph.calls = {{"h", "f", "k", {}, {of(c.relu), of(c.neg), of(c.abs)}}, {"i", "f", "k", {}, {of(c.neg)}}};
+  Rewriter rewriter(c.graph);
+  rewriter.move_before(c.abs, c.relu);
+  rewriter.remove(c.neg);
+  rewriter.finish();
+  Names takers;
+  for (const CallAttribute::Taker& taker : c.graph.calls[0].takers) takers.push_back(c.graph.nodes[taker.node].name);
+  CHECK(takers == Names{"y", "unread"});
+  CHECK(c.graph.calls[1].takers.empty());
+}
+
 }  // namespace
 }  // namespace rewriter_test

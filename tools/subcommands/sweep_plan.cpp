@@ -72,17 +72,35 @@ std::string fold_of(const SweepOptions& options, const Graph& graph) {
                      options.folds, by);
 }
 
+// Whether nodes take each attribute of a call, which may be changed then. Calls come after those that enclose them.
+std::vector<bool> taken_calls(const Graph& graph) {
+  std::vector<bool> taken(graph.calls.size());
+  for (size_t i = graph.calls.size(); i-- > 0;) {
+    const CallAttribute& call = graph.calls[i];
+    taken[i] = taken[i] || !call.takers.empty();
+    if (call.given_by && taken[i]) taken[*call.given_by] = true;
+  }
+  return taken;
+}
+
 // The first attributes of the graph with this name, in words; "": there are none.
 std::string attributes_named(const std::string& name, const Graph& graph) {
   constexpr size_t kMost = 5;
   const Table<NodeId, std::string> targets = override_names(graph);
   std::vector<std::string> found;
-  for (const CallAttribute& call : graph.calls) {
-    if (call.name == name && !call.fixed && found.size() < kMost) found.push_back(call.call + "." + name);
+  const auto add = [&](const std::string& owner) {
+    const std::string attribute = owner + "." + name;  // of a call and of the node that has its name
+    if (found.size() < kMost && std::find(found.begin(), found.end(), attribute) == found.end()) {
+      found.push_back(attribute);
+    }
+  };
+  const std::vector<bool> taken = taken_calls(graph);
+  for (size_t i = 0; i < graph.calls.size(); ++i) {
+    const CallAttribute& call = graph.calls[i];
+    if (call.name == name && !call.fixed && taken[i]) add(call.call);
   }
   for (const NodeId node : targets.ids()) {
-    const bool has = graph.nodes[node].op->attribute_spec(name) != nullptr;
-    if (has && found.size() < kMost) found.push_back(targets[node] + "." + name);
+    if (graph.nodes[node].op->attribute_spec(name)) add(targets[node]);
   }
   return found.empty() ? "" : fmt::format(", or an attribute of the graph: {}", fmt::join(found, ", "));
 }

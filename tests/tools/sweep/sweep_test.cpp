@@ -742,6 +742,26 @@ TEST_CASE("sweep: trials that prepare the same photos do so once, and train as t
   for (const std::string& line : drawn.lines) CHECK(line.find("prepared once") == line.npos);
 }
 
+TEST_CASE("sweep: attributes of a function's call are told once each, and refused if no node takes them") {
+  const auto refused = [](const std::vector<std::string>& words, const std::string& part) {
+    Place place;
+    std::string text = kGraph;
+    const std::string layer = "arbalest.Linear <units = 32> (x)";
+    text.replace(text.find(layer), layer.size(), "block.two <units = 32, unused = 1> (x)");
+    std::ofstream(place.graph) << text << "<domain: \"block\", opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                               << "two <units, unused> (x) => (y) {\n  a = arbalest.Linear <units = @units> (x)\n"
+                               << "  y = arbalest.Linear <units = @units> (a)\n}\n";
+    CHECK(place.sweep(words) == 2);
+    CHECK_MESSAGE(place.fault.find(part) != place.fault.npos, place.fault);
+    CHECK(!fs::exists(place.out));
+  };
+  refused({"--vary", "units=1,2"},
+          "an attribute of the graph: hidden.units, hidden/a.units, logits.units, or an option");
+  refused({"--vary", "unused=1,2"}, "expected NODE.ATTRIBUTE, or an option");
+  refused({"--vary", "hidden.unused=1,2"},
+          "--vary hidden.unused=1: no node of the call 'hidden' (block.two) takes its attribute 'unused'");
+}
+
 TEST_CASE("sweep: what cannot be is refused before anything is written") {
   const auto refused = [](const std::vector<std::string>& words, const std::string& part, int status = 2) {
     Place place;

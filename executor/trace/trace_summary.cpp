@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <limits>
 #include <map>
 #include <regex>
@@ -37,18 +36,38 @@ struct KnownGap {
 };
 
 // Finds the long waits that are no part of an iteration, such as for what is made once: a few gaps, longer than an
-// iteration each, which together have most of the cause's time. `parts`: its time in each gap of the steady state.
-void find_rare(IdleShare& share, std::vector<int64_t> parts, const SteadyState& steady) {
+// iteration each, which together have most of the cause's time. `waits`: its time in each gap of the steady state,
+// but those that epochs begin with.
+void find_rare(IdleShare& share, std::vector<LongWait> waits, const SteadyState& steady) {
   constexpr int64_t kMost = 3;      // gaps, however long the trace is
   constexpr int64_t kSpared = 100;  // iterations without one, for each
-  const int64_t allowed = std::clamp((steady.last - steady.first + 1) / kSpared, int64_t{1}, kMost);
-  std::sort(parts.begin(), parts.end(), std::greater<>());
-  for (const int64_t ns : parts) {
-    if (share.rare_count == allowed || double(ns) <= steady.iteration_ns) break;
-    share.rare_ns += ns;
-    ++share.rare_count;
+  const auto allowed = size_t(std::clamp((steady.last - steady.first + 1) / kSpared, int64_t{0}, kMost));
+  std::sort(waits.begin(), waits.end(), [](const LongWait& a, const LongWait& b) { return a.ns > b.ns; });
+  int64_t sum = 0;
+  for (const LongWait& wait : waits) {
+    if (share.rare.size() == allowed || double(wait.ns) <= steady.iteration_ns) break;
+    share.rare.push_back(wait);
+    sum += wait.ns;
   }
-  if (2 * share.rare_ns <= share.steady_ns) share.rare_ns = share.rare_count = 0;
+  if (2 * sum <= share.steady_ns) share.rare.clear();
+}
+
+// Iterations of an epoch; 0: unknown. The patterns of all of the base clock's relations are whole epochs, and reports'
+// are one.
+int64_t epoch_of(const Plan& plan) {
+  int64_t epoch = 0;
+  for (const ClockRelation& relation : plan.relations) {
+    if (relation.fine == kBaseClock && (epoch == 0 || relation.period < epoch)) epoch = relation.period;
+  }
+  return epoch;
+}
+
+// Whether the iteration is among the first of an epoch that is not the trace's first: a wait then comes back with each
+// epoch.
+bool begins_epoch(const Plan& plan, int64_t iteration) {
+  constexpr int64_t kParts = 20;  // of an epoch, of which the first is its beginning
+  const int64_t epoch = epoch_of(plan);
+  return epoch > 0 && iteration >= epoch && iteration % epoch < std::max<int64_t>(1, epoch / kParts);
 }
 
 class Analysis {
@@ -115,8 +134,8 @@ class Analysis {
     };
     std::array<IdleShare, kIdleCauses> causes{};
     std::array<int64_t, kIdleCauses> longest{};
-    std::array<std::vector<int64_t>, kIdleCauses> steady_parts;
-    const auto count_causes = [&](const IdleTime& idle, bool is_steady) {
+    std::array<std::vector<LongWait>, kIdleCauses> single;  // in the steady state, but those that epochs begin with
+    const auto count_causes = [&](const IdleTime& idle, bool is_steady, bool of_epoch) {
       std::array<int64_t, kIdleCauses> sums{};
       for (const IdlePart& part : idle.parts) sums[size_t(part.cause)] += part.ns;
       const bool late = sums[size_t(IdleCause::Input)] + sums[size_t(IdleCause::Reading)] > 0;
@@ -128,7 +147,8 @@ class Analysis {
         IdleShare& share = causes[cause];
         share.ns += ns;
         ++share.count;
-        if (is_steady) share.steady_ns += ns, ++share.steady_count, steady_parts[cause].push_back(ns);
+        if (is_steady) share.steady_ns += ns, ++share.steady_count;
+        if (is_steady && !of_epoch) single[cause].push_back({idle.time, ns});
         if (ns <= longest[cause]) continue;
         longest[cause] = ns;
         share.from = idle.time.from;
@@ -138,17 +158,20 @@ class Analysis {
     };
     const auto nothing_to_do = [&](const char* when, Interval time, const TaskSpan* next) {
       add(reasons, when, time.to - time.from);
-      count_causes({lane, time, next, {{when, IdleCause::Nothing, kNone, time.to - time.from}}}, false);
+      count_causes({lane, time, next, {{when, IdleCause::Nothing, kNone, time.to - time.from}}}, false, false);
     };
     nothing_to_do("nothing to do (start)", {summary_.begin, spans.front()->started}, spans.front());
     int64_t idle_from = spans.front()->ended;
+    size_t base = 0;  // the next span of the base clock
     for (size_t i = 1; i < spans.size(); ++i) {
+      base = std::max(base, i);
+      while (base < spans.size() && plan_.tasks[spans[base]->task].clock != kBaseClock) ++base;
       if (spans[i]->started > idle_from) {
         IdleTime idle{lane, {idle_from, spans[i]->started}, spans[i], {}};
         idle.parts = idle_causes_.of(lane, idle.time, *idle.next);
         const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
         if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
-        count_causes(idle, is_steady);
+        count_causes(idle, is_steady, base < spans.size() && begins_epoch(plan_, spans[base]->instance));
         if (plan_.lanes[lane].kind == Lane::Kind::Compute) count_awaited(idle, is_steady);
         for (const IdlePart& part : idle.parts) {
           add(reasons, part.why, part.ns);
@@ -163,7 +186,7 @@ class Analysis {
     result.steady_reasons = longest_first(steady_reasons);
     for (size_t cause = 0; cause < kIdleCauses; ++cause) {
       causes[cause].cause = IdleCause(cause);
-      find_rare(causes[cause], std::move(steady_parts[cause]), steady_);
+      find_rare(causes[cause], std::move(single[cause]), steady_);
       if (causes[cause].ns > 0) result.causes.push_back(causes[cause]);
     }
     std::stable_sort(result.causes.begin(), result.causes.end(),

@@ -10,6 +10,7 @@
 #include "executor/plan/slack.h"
 #include "executor/trace/idle_cause.h"
 #include "executor/trace/trace_file.h"
+#include "executor/trace/trace_intervals.h"
 
 namespace arbalest {
 
@@ -27,15 +28,21 @@ struct IdleReason {
   int64_t ns = 0;
 };
 
+// A gap, and the part of it that has one cause.
+struct LongWait {
+  Interval gap;
+  int64_t ns = 0;
+};
+
 // A lane's idle time of one cause.
 struct IdleShare {
   IdleCause cause = IdleCause::Nothing;
   int64_t ns = 0, steady_ns = 0;  // of the whole trace, and in the steady state
   int64_t count = 0;              // gaps that have a part of it; steady_count of them in the steady state
   int64_t steady_count = 0;
-  int64_t rare_ns = 0, rare_count = 0;  // of steady_ns, and gaps: the longest, if a few of them have most of it
-  int64_t from = 0, to = 0;             // the gap with the longest part of it
-  const TaskSpan* next = nullptr;       // what ran after that gap; nullptr: the trace ended
+  std::vector<LongWait> rare;      // of steady_ns: the longest, if a few that are no part of an epoch have most of it
+  int64_t from = 0, to = 0;        // the gap with the longest part of it
+  const TaskSpan* next = nullptr;  // what ran after that gap; nullptr: the trace ended
 };
 
 // A lane's time from the first start to the last end in the whole trace. Host tasks overlap: busy while any of them

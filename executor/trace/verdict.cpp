@@ -108,8 +108,8 @@ class Judgement {
         const int64_t ns = steady_ ? share.steady_ns : share.ns;
         waits_[size_t(share.cause)] += ns;
         if (!comes_back(share.cause)) {
-          rare_.ns[size_t(share.cause)] += share.rare_ns;
-          rare_.counts[size_t(share.cause)] += share.rare_count;
+          auto& rare = rare_.waits[size_t(share.cause)];
+          rare.insert(rare.end(), share.rare.begin(), share.rare.end());
         }
         const bool told = share.cause != IdleCause::Turns && share.cause != IdleCause::Nothing;
         if (told) all += ns;
@@ -131,18 +131,46 @@ class Judgement {
     late_.share = shares_[size_t(IdleCause::Input)] + shares_[size_t(IdleCause::Reading)];
     std::array<double, kIdleCauses> rare{};
     for (size_t cause = 0; cause < kIdleCauses; ++cause) {
-      if (rare_.ns[cause] > 0) rare[cause] = shares_[cause] * double(rare_.ns[cause]) / double(waits_[cause]);
+      int64_t ns = 0;
+      for (const LongWait& wait : rare_.waits[cause]) ns += wait.ns;
+      if (ns > 0) rare[cause] = shares_[cause] * double(ns) / double(waits_[cause]);
     }
     const double all = std::accumulate(rare.begin(), rare.end(), 0.0);
     if (all >= kMatters && all < 1) {
-      const size_t most = size_t(std::max_element(rare.begin(), rare.end()) - rare.begin());
-      rare_.words = fmt::format("{}, {} in all, because {}", counted(rare_.counts[most], "long wait"),
-                                duration(all * double(window_ns_)), words_[most]);
+      std::array<size_t, kIdleCauses> order{};
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rare[a] > rare[b]; });
+      for (const size_t cause : order) {
+        if (rare[cause] <= 0) break;
+        if (!rare_.words.empty()) rare_.words += ", and ";
+        rare_.words += rare_in_words(cause);
+      }
       busy_ /= 1 - all;
       for (size_t cause = 0; cause < kIdleCauses; ++cause) shares_[cause] = (shares_[cause] - rare[cause]) / (1 - all);
     }
     join({IdleCause::Input, IdleCause::Reading});
     join({IdleCause::Issuing, IdleCause::Noticing, IdleCause::Starting});
+  }
+
+  // "2 long waits, 121 ms in all, because …". What learners wait for together is one wait, as long as the longest of
+  // theirs.
+  std::string rare_in_words(size_t cause) const {
+    std::vector<LongWait> waits = rare_.waits[cause];
+    std::sort(waits.begin(), waits.end(), [](const LongWait& a, const LongWait& b) { return a.gap.from < b.gap.from; });
+    std::vector<LongWait> together;
+    for (const LongWait& wait : waits) {
+      if (together.empty() || wait.gap.from >= together.back().gap.to) {
+        together.push_back(wait);
+        continue;
+      }
+      LongWait& same = together.back();
+      same.gap.to = std::max(same.gap.to, wait.gap.to);
+      same.ns = std::max(same.ns, wait.ns);
+    }
+    int64_t ns = 0;
+    for (const LongWait& wait : together) ns += wait.ns;
+    return fmt::format("{}, {} in all, because {}", counted(int64_t(together.size()), "long wait"),
+                       duration(double(ns)), words_[cause]);
   }
 
   // Causes that have one remedy are one: the first of them takes all, in the words of those that matter.
@@ -307,9 +335,9 @@ class Judgement {
     double share = 0;  // of the time, that they cost
   } late_;
   struct {
-    std::array<int64_t, kIdleCauses> ns{}, counts{};  // by cause
-    std::string words;                                // "2 long waits, 121 ms in all, because …"; "": all waits count
-  } rare_;                                            // waits that are no part of an iteration
+    std::array<std::vector<LongWait>, kIdleCauses> waits;  // by cause, of all lanes
+    std::string words;                                     // rare_in_words() of each cause; "": all waits count
+  } rare_;                                                 // waits that are no part of an iteration or an epoch
   std::vector<std::string> devices_;
   double busy_ = 0;
   std::array<int64_t, kIdleCauses> waits_{};

@@ -33,18 +33,44 @@ const IdleShare* share_of(const TraceSummary& summary, LaneId lane, IdleCause ca
   return nullptr;
 }
 
-// Forty iterations of 100 µs: the step takes `step`, the fill what is left before the copy of 5 µs.
-TraceFile with_step(int64_t step) {
+// Iterations of 100 µs: the step takes `step`, the fill what is left before the copy of 5 µs.
+TraceFile with_step(int64_t step, int64_t iterations = 40) {
   TraceFile trace;
   trace.plan = small_plan();
   trace.plan.tasks[0].learner = 0;
-  for (int64_t i = 0; i < 40; ++i) {
+  for (int64_t i = 0; i < iterations; ++i) {
     const int64_t at = i * 100'000, copy = at + 95'000 - step;
     trace.tasks.push_back({0, i, at + 1'000, at + 1'000, at + 1'000, copy});
     trace.tasks.push_back({1, i, copy, copy, copy, copy + 5'000});
     trace.tasks.push_back({2, i, copy + 5'000, copy + 5'000, copy + 5'000, at + 100'000});
   }
   return trace;
+}
+
+struct Wait {
+  int64_t iteration = 0, ns = 0;
+  TaskId task = 0;  // that takes so much longer
+};
+
+// Iterations of 100 µs, nearly all of them computing, and waits besides.
+TraceFile with_waits(int64_t iterations, int64_t epoch, const std::vector<Wait>& waits) {
+  TraceFile trace = with_step(94'000, iterations);
+  trace.plan.relations[0] = {0, 1, std::min<int64_t>(10, epoch), epoch};
+  for (TaskSpan& span : trace.tasks) {
+    int64_t before = 0;
+    for (const Wait& wait : waits) before += span.instance > wait.iteration ? wait.ns : 0;
+    for (int64_t* time : {&span.ready, &span.issued, &span.started, &span.ended}) *time += before;
+    for (const Wait& wait : waits) {
+      if (span.instance != wait.iteration || span.task < wait.task) continue;
+      if (span.task != wait.task) span.ready += wait.ns, span.issued += wait.ns, span.started += wait.ns;
+      span.ended += wait.ns;
+    }
+  }
+  return trace;
+}
+
+std::string sentence_of(const TraceFile& trace) {
+  return judge(trace, analyze(trace)).sentence;
 }
 
 }  // namespace
@@ -82,36 +108,58 @@ TEST_CASE("a run that waits for its input is bound by it") {
 }
 
 TEST_CASE("a few long waits are not what bounds a run, and are told apart") {
-  const auto with_waits = [](const std::vector<std::pair<int64_t, int64_t>>& waits) {  // iterations, ns
-    TraceFile trace = with_step(94'000);
-    for (TaskSpan& span : trace.tasks) {
-      int64_t before = 0;
-      for (const auto& [iteration, ns] : waits) before += span.instance > iteration ? ns : 0;
-      for (int64_t* time : {&span.ready, &span.issued, &span.started, &span.ended}) *time += before;
-      for (const auto& [iteration, ns] : waits) {
-        const int64_t late = span.instance == iteration ? ns : 0;
-        if (span.task != 0) span.ready += late, span.issued += late, span.started += late;
-        span.ended += late;
-      }
-    }
-    return trace;
-  };
-  TraceFile trace = with_waits({{20, 2'000'000}});
+  TraceFile trace = with_waits(240, 1000, {{120, 2'000'000}});
   const Verdict once = judge(trace, analyze(trace));
   INFO(once.sentence);
   CHECK(contains(once.sentence, "Bound by compute on cuda:0, busy 9"));
   CHECK(contains(once.sentence, "; not counting 1 long wait, 2.00 ms in all, because the next batch was not read yet"));
   CHECK(once.figures[0].text == "of the time cuda:0 computes, a few long waits apart");
 
-  std::vector<std::pair<int64_t, int64_t>> often;
-  for (int64_t iteration = 4; iteration < 36; iteration += 4) often.push_back({iteration, 500'000});
-  trace = with_waits(often);
-  CHECK(contains(judge(trace, analyze(trace)).sentence, "Bound by input: "));
+  std::vector<Wait> often;
+  for (int64_t iteration = 4; iteration < 236; iteration += 4) often.push_back({iteration, 500'000});
+  CHECK(contains(sentence_of(with_waits(240, 1000, often)), "Bound by input: "));
   // A wait that comes with each validation is the plan's.
-  trace = with_waits({{20, 2'000'000}});
+  trace = with_waits(240, 1000, {{120, 30'000'000}});
   trace.plan.lanes[0].kind = Lane::Kind::Validate;
   trace.plan.tasks[0].kind = Task::Kind::Work;
-  CHECK(contains(judge(trace, analyze(trace)).sentence, "Bound by validation: "));
+  CHECK(contains(sentence_of(trace), "Bound by validation: "));
+  // A hundred iterations have one.
+  CHECK(contains(sentence_of(with_waits(112, 1000, {{60, 4'000'000}})), "; not counting 1 long wait, "));
+  const std::string brief = sentence_of(with_waits(40, 1000, {{20, 4'000'000}}));
+  CHECK(contains(brief, "Bound by input: "));
+  CHECK_FALSE(contains(brief, "not counting"));
+}
+
+TEST_CASE("a wait that each epoch begins with is what bounds a run") {
+  const auto told = [](const std::vector<Wait>& waits) { return sentence_of(with_waits(450, 150, waits)); };
+  for (const int64_t first : {150, 156}) {
+    const std::string sentence = told({{first, 20'000'000}, {first + 150, 20'000'000}});
+    CHECK(contains(sentence, "Bound by input: "));
+    CHECK_FALSE(contains(sentence, "not counting"));
+  }
+  CHECK(
+      contains(told({{157, 20'000'000}, {307, 20'000'000}}), "; not counting 2 long waits, 40.0 ms in all, because "));
+  CHECK(contains(told({{30, 20'000'000}}), "; not counting 1 long wait, 20.0 ms in all, because "));
+  CHECK(contains(told({{80, 20'000'000}, {150, 1'000'000}}), "; not counting 1 long wait, 20.0 ms in all, because "));
+}
+
+TEST_CASE("long waits are counted and summed by cause, and learners that wait together have one") {
+  TraceFile trace = with_waits(450, 1000, {{100, 2'000'000}, {200, 2'995'000, 1}});
+  trace.plan.lanes.push_back({Lane::Kind::Compute, 0, 1, "cuda:0/learner 1"});
+  trace.plan.tasks.push_back(trace.plan.tasks[2]);
+  trace.plan.tasks[4].lane = 3;
+  trace.plan.edges.push_back({1, 4, 0, kNone, Edge::Needs::Issued, Edge::Why::Data, "batch"});
+  trace.plan.edges.push_back({4, 4, 1, kNone, Edge::Needs::Issued, Edge::Why::Self, ""});
+  for (const TaskSpan& span : std::vector<TaskSpan>(trace.tasks)) {
+    if (span.task != 2) continue;
+    trace.tasks.push_back(span);
+    trace.tasks.back().task = 4;
+  }
+  sort_by_start(trace);
+  const std::string sentence = sentence_of(trace);
+  INFO(sentence);
+  CHECK(contains(sentence, "; not counting 1 long wait, 3.00 ms in all, because "));
+  CHECK(contains(sentence, ", and 1 long wait, 2.00 ms in all, because the next batch was not read yet"));
 }
 
 TEST_CASE("a run that computes all the time is bound by that, and its costliest layer is named") {

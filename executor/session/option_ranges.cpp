@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,50 +14,58 @@
 namespace arbalest {
 namespace {
 
-void whole(SettingKey setting, std::optional<int64_t> value, int64_t least, int64_t most = INT64_MAX) {
-  if (!value || (*value >= least && *value <= most)) return;
-  throw GraphError(fmt::format("{}: expected a whole number from {} to {}", set_to(setting, std::to_string(*value)),
-                               least, most == INT64_MAX ? "2^63 - 1" : std::to_string(most)));
+enum class Besides : uint8_t { Nothing, Zero, Infinity };
+
+[[noreturn]] void refuse(SettingKey setting, const std::string& value, const std::string& range, Besides besides) {
+  throw GraphError(fmt::format("{}: expected {}{}{}", set_to(setting, value), besides == Besides::Zero ? "0, or " : "",
+                               range, besides == Besides::Infinity ? ", or an infinity" : ""));
+}
+
+void whole(SettingKey setting, std::optional<int64_t> value, WholeRange range, Besides besides = Besides::Nothing) {
+  if (!value || (*value >= range.least && *value <= range.most)) return;
+  if (*value == 0 && besides == Besides::Zero) return;
+  const std::string most = range.most == INT64_MAX ? "2^63 - 1" : std::to_string(range.most);
+  refuse(setting, std::to_string(*value), fmt::format("a whole number from {} to {}", range.least, most), besides);
 }
 
 // NaN is in no range.
-void real(SettingKey setting, double value, double least, double most) {
-  if (value >= least && value <= most) return;
-  throw GraphError(
-      fmt::format("{}: expected a number from {:g} to {:g}", set_to(setting, fmt::format("{:g}", value)), least, most));
+void real(SettingKey setting, double value, RealRange range, Besides besides = Besides::Nothing) {
+  if (value >= range.least && value <= range.most) return;
+  if (value == 0 && besides == Besides::Zero) return;
+  if (std::isinf(value) && value > 0 && besides == Besides::Infinity) return;
+  refuse(setting, fmt::format("{:g}", value), fmt::format("a number from {:g} to {:g}", range.least, range.most),
+         besides);
 }
 
 }  // namespace
 
 void check_ranges(const SessionOptions& options) {
-  constexpr int kMostReplicas = 1024, kMostThreads = 1024;
-  constexpr int64_t kMostRecalibrated = 1'000'000, kMostMilliseconds = 3'600'000;
-  constexpr double kShortest = 1e-3, kLongest = 1e9;  // seconds
-  whole(SettingKey::Learners, options.learners.per_device, 0, kMostReplicas);
-  whole(SettingKey::BatchTotal, options.learners.batch_total, 0);
-  whole(SettingKey::Epochs, options.length.epochs, 1);
-  whole(SettingKey::ScheduleEpochs, options.length.schedule_epochs, 1);
-  whole(SettingKey::Iterations, options.length.iterations, 1);
-  real(SettingKey::TimeLimit, options.length.seconds, 0, kLongest);
+  using Ranges = OptionRanges;
+  whole(SettingKey::Learners, options.learners.per_device, Ranges::kLearners, Besides::Zero);
+  whole(SettingKey::BatchTotal, options.learners.batch_total, Ranges::kBatchTotal);
+  whole(SettingKey::Epochs, options.length.epochs, Ranges::kEpochs);
+  whole(SettingKey::ScheduleEpochs, options.length.schedule_epochs, Ranges::kScheduleEpochs);
+  whole(SettingKey::Iterations, options.length.iterations, Ranges::kIterations);
+  real(SettingKey::TimeLimit, options.length.seconds, Ranges::kTimeLimit, Besides::Zero);
   const ExecutionOptions& execution = options.execution;
-  whole(SettingKey::Threads, execution.threads, 0, kMostThreads);
-  real(SettingKey::DeviceTimeout, execution.device_timeout, kShortest, kLongest);
-  whole(SettingKey::MemoryLimit, execution.memory_limit, 0);
-  whole(SettingKey::SkipBad, execution.skip_bad, 0);
-  real(SettingKey::ReadTimeout, execution.read_timeout, 0, kLongest);
-  whole(SettingKey::LogEvery, execution.report_every, 0);
-  whole(SettingKey::SampleEvery, execution.sample_ms, 0, kMostMilliseconds);
-  whole(SettingKey::Patience, options.rules.patience, 0);
-  whole(SettingKey::Plateau, options.rules.plateau, 0);
-  real(SettingKey::PlateauFactor, options.rules.plateau_factor, 0, 1);
-  whole(SettingKey::Recalibrate, options.rules.recalibrate, 0, kMostRecalibrated);
+  whole(SettingKey::Threads, execution.threads, Ranges::kThreads);
+  real(SettingKey::DeviceTimeout, execution.device_timeout, Ranges::kDeviceTimeout, Besides::Infinity);
+  whole(SettingKey::MemoryLimit, execution.memory_limit, Ranges::kMemoryLimit, Besides::Zero);
+  whole(SettingKey::SkipBad, execution.skip_bad, Ranges::kSkipBad);
+  real(SettingKey::ReadTimeout, execution.read_timeout, Ranges::kReadTimeout);
+  whole(SettingKey::LogEvery, execution.report_every, Ranges::kLogEvery);
+  whole(SettingKey::SampleEvery, execution.sample_ms, Ranges::kSampleEvery);
+  whole(SettingKey::Patience, options.rules.patience, Ranges::kPatience);
+  whole(SettingKey::Plateau, options.rules.plateau, Ranges::kPlateau);
+  real(SettingKey::PlateauFactor, options.rules.plateau_factor, Ranges::kPlateauFactor);
+  whole(SettingKey::Recalibrate, options.rules.recalibrate, Ranges::kRecalibrate);
   const CheckpointOptions& checkpoints = options.checkpoints;
-  whole(SettingKey::CheckpointEvery, checkpoints.iterations, 0);
-  whole(SettingKey::CheckpointEveryEpochs, checkpoints.epochs, 0);
-  real(SettingKey::CheckpointEverySeconds, checkpoints.seconds, 0, kLongest);
-  whole(SettingKey::CheckpointKeep, checkpoints.keep, 1);
-  real(SettingKey::NanRateFactor, options.divergence.rate_factor, 1e-9, 1);
-  whole(SettingKey::NanRollbacks, options.divergence.most_rollbacks, 1);
+  whole(SettingKey::CheckpointEvery, checkpoints.iterations, Ranges::kCheckpointEvery, Besides::Zero);
+  whole(SettingKey::CheckpointEveryEpochs, checkpoints.epochs, Ranges::kCheckpointEvery, Besides::Zero);
+  real(SettingKey::CheckpointEverySeconds, checkpoints.seconds, Ranges::kCheckpointEverySeconds);
+  whole(SettingKey::CheckpointKeep, checkpoints.keep, Ranges::kCheckpointKeep);
+  real(SettingKey::NanRateFactor, options.divergence.rate_factor, Ranges::kNanRateFactor);
+  whole(SettingKey::NanRollbacks, options.divergence.most_rollbacks, Ranges::kNanRollbacks);
 }
 
 }  // namespace arbalest

@@ -78,8 +78,9 @@ struct LengthOptions {
 
 // Threads, memory, limits of time, and what is reported.
 struct ExecutionOptions {
-  int threads = 0;             // of the process, for kernels and reading; 0: one a core
-  double device_timeout = 20;  // seconds; what hangs longer ends the run: see HangWatch and Standstill
+  int threads = 0;  // of the process, for kernels and reading; 0: one a core
+  // Seconds; infinity: no limit. What hangs longer ends the run: see HangWatch and Standstill.
+  double device_timeout = 20;
   // Memory limit of each device in bytes; 0: none. If a plan would need more, values are computed again rather than
   // kept.
   int64_t memory_limit = 0;

@@ -19,8 +19,8 @@ namespace {
 
 void check_split(const SourceSpec& spec, const SourceScheme& scheme) {
   if (std::find(scheme.splits.begin(), scheme.splits.end(), spec.split) != scheme.splits.end()) return;
-  throw GraphError(fmt::format("source '{}': unknown split '{}', expected {}{}", spec.text, spec.split,
-                               fmt::join(scheme.splits, " or "), did_you_mean(spec.split, scheme.splits)));
+  throw UnknownSplit(fmt::format("source '{}': unknown split '{}', expected {}{}", spec.text, spec.split,
+                                 fmt::join(scheme.splits, " or "), did_you_mean(spec.split, scheme.splits)));
 }
 
 // Options of all schemes.

@@ -9,9 +9,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 
+#include "base/process.h"
 #include "base/shell_word.h"
 #include "graph/graph.h"
+#include "io/open/open_source.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/image_files.h"
 #include "tests/io/test_folder.h"
@@ -252,6 +255,31 @@ TEST_CASE("init: data with one split make a graph that is sound, without a valid
   check_parts(desk.said(), {"has no split test or validation: Validate is a comment in the graph"});
   check_parts(content(file), {"\n  # report = arbalest.Validate"});
   desk.train(file);
+}
+
+TEST_CASE("init: a split that is there and cannot be opened is an error, and no reason to leave it out") {
+  register_source({.name = "half", .open = [](const SourceSpec& spec) {
+                     if (spec.split == "test") throw GraphError("the test split is wrong");
+                     return open_source("glyphs:?train=64&test=32", spec.split, spec.seed);
+                   }});
+  const Desk desk;
+  CHECK(desk.refusal("cnn", {"--data", "half:"}) == "the test split is wrong");
+}
+
+TEST_CASE("init: whatever ends its check, warnings go where they went before") {
+  static int opened = 0;
+  register_source({.name = "odd", .open = [](const SourceSpec& spec) {
+                     if (++opened > 2) throw std::runtime_error("no error of ours");
+                     return open_source("glyphs:?train=64&test=32", spec.split, spec.seed);
+                   }});
+  const Desk desk;
+  const MessageHandler mine = [](const std::string&) {};
+  const MessageHandler before = set_warning_handler(mine);
+  const std::string file = desk.path("odd.onnxtxt");
+  const Command command = parse({"init", "cnn", file.c_str(), "--data", "odd:"});
+  CHECK_THROWS_WITH(command_init(options_of<StartOptions>(command)), "no error of ours");
+  CHECK((set_warning_handler(before) == mine));
+  CHECK(!std::filesystem::exists(file));
 }
 
 #ifdef ARBALEST_ONNX

@@ -361,6 +361,8 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "--seed", "abc"}, "--seed: found 'abc', expected a whole number from 0 to 2^63 - 1");
   says({"run", "g", "--seed", "18446744073709551615"},
        "--seed: found '18446744073709551615', expected a whole number from 0 to 2^63 - 1");
+  says({"run", "g", "--read-timeout", "2000000"},
+       "--read-timeout: found '2000000', expected a time from 0 to 1e+06 seconds");
   says({"run", "g", "--device-timeout", "0"},
        "--device-timeout: found '0', expected a time from 0.001 to 1e+06 seconds, as in 90, 90s");
   says({"run", "g", "--precision", "bf61"}, "did you mean 'bf16'?");

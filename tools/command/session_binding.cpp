@@ -44,13 +44,14 @@ CLI::Option* add_path(CLI::App& command, const char* name, std::string& path, co
 int32_t learners_of(const std::string& text) {
   if (text == "auto") return 0;
   const int32_t learners = read_number<int32_t>(text).value_or(0);
-  if (learners >= 1 && learners <= kMostReplicas) return learners;
-  throw GraphError(fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", text, kMostReplicas));
+  constexpr WholeRange kRange = OptionRanges::kLearners;
+  if (learners >= kRange.least && learners <= kRange.most) return learners;
+  throw GraphError(
+      fmt::format("--learners '{}': expected a whole number from {} to {}, or auto", text, kRange.least, kRange.most));
 }
 
 // A time, or a number of iterations or epochs. Throws GraphError.
 void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
-  constexpr double kMost = 1e9;
   const char* option = "--checkpoint-every";
   std::string_view unit = text;
   const auto number = take_number<double>(unit, std::chars_format::fixed);
@@ -61,8 +62,10 @@ void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
                                  option, text));
   }
   const double count = seconds ? *seconds : *number;
-  if (!(count > 0 && count <= kMost)) {
-    throw GraphError(fmt::format("{} '{}': expected a number above 0, and no more than {:g}", option, text, kMost));
+  const double most =
+      seconds ? OptionRanges::kCheckpointEverySeconds.most : double(OptionRanges::kCheckpointEvery.most);
+  if (!(count > 0 && count <= most)) {
+    throw GraphError(fmt::format("{} '{}': expected a number above 0, and no more than {:g}", option, text, most));
   }
   if (seconds) {
     checkpoints.seconds = *seconds;
@@ -93,17 +96,17 @@ void bind_rules(CLI::App& command, ValidationRules& rules) {
   command.add_option("--patience", rules.patience, "end after this many validations without a new best; 0: never")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(0));
+      ->check(whole(OptionRanges::kPatience));
   command
       .add_option("--plateau", rules.plateau,
                   "lower the learning rate after this many validations without a new best; 0: never")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(0));
+      ->check(whole(OptionRanges::kPlateau));
   command.add_option("--plateau-factor", rules.plateau_factor, "what --plateau multiplies the rate with")
       ->capture_default_str()
       ->type_name("F")
-      ->check(real(0, 1));
+      ->check(real(OptionRanges::kPlateauFactor));
 }
 
 void bind_files(CLI::App& command, FileOptions& files) {
@@ -131,9 +134,9 @@ int64_t bytes_of(const char* option, const std::string& text) {
   if (!number || known == units.end()) {
     throw GraphError(fmt::format("{} '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)", option, text));
   }
-  constexpr double kMost = double(int64_t{1} << 50);
+  constexpr WholeRange kRange = OptionRanges::kMemoryLimit;
   const double bytes = *number * known->second;
-  if (!(bytes >= 1 && bytes <= kMost)) {
+  if (!(bytes >= double(kRange.least) && bytes <= double(kRange.most))) {
     throw GraphError(fmt::format("{} '{}': expected 1 byte to 1024 TiB", option, text));
   }
   return int64_t(bytes);
@@ -150,6 +153,10 @@ CLI::Validator whole(int64_t least, int64_t most) {
           ""};
 }
 
+CLI::Validator whole(WholeRange range) {
+  return whole(range.least, range.most);
+}
+
 CLI::Validator real(double least, double most) {
   return {[=](std::string& text) {
             const auto value = read_number<double>(text);
@@ -157,6 +164,10 @@ CLI::Validator real(double least, double most) {
             return fmt::format("found '{}', expected a number from {:g} to {:g}", text, least, most);
           },
           ""};
+}
+
+CLI::Validator real(RealRange range) {
+  return real(range.least, range.most);
 }
 
 CLI::Validator duration(double least, double most) {
@@ -170,6 +181,10 @@ CLI::Validator duration(double least, double most) {
             return std::string();
           },
           ""};
+}
+
+CLI::Validator duration(RealRange range) {
+  return duration(range.least, range.most);
 }
 
 CLI::Validator not_empty() {  // a script's variable that is not set
@@ -213,7 +228,7 @@ void bind_graph(CLI::App& command, GraphOptions& options) {
   command.add_option("--threads", session.execution.threads, "host threads; 0: one a core")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(0, 1024));
+      ->check(whole(OptionRanges::kThreads));
 }
 
 void bind_memory(CLI::App& command, SessionOptions& session) {
@@ -258,13 +273,13 @@ void bind_reading(CLI::App& command, SessionOptions& session, const char* descri
   command.add_option("--skip-bad", session.execution.skip_bad, description)
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(0));
+      ->check(whole(OptionRanges::kSkipBad));
   command
       .add_option("--read-timeout", session.execution.read_timeout,
                   "how long a sample may be read before that ends the run, with its file; 0: for ever")
       ->capture_default_str()
       ->type_name("TIME")
-      ->transform(duration(0, 1e6));
+      ->transform(duration(OptionRanges::kReadTimeout));
 }
 
 void bind_weights(CLI::App& command, FileOptions& files, const char* description) {
@@ -288,22 +303,24 @@ void bind_plan(CLI::App& command, SessionOptions& session) {
                   "samples of all learners' batches together; 0: not given")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(0));
+      ->check(whole(OptionRanges::kBatchTotal));
   command
       .add_option("--recalibrate", session.rules.recalibrate,
                   "before each validation, estimate batch norm's statistics with this many training batches")
       ->type_name("N")
-      ->check(whole(0, 1'000'000));
-  command.add_option("--epochs", session.length.epochs, "epochs to train for")->type_name("N")->check(whole(1));
+      ->check(whole(OptionRanges::kRecalibrate));
+  command.add_option("--epochs", session.length.epochs, "epochs to train for")
+      ->type_name("N")
+      ->check(whole(OptionRanges::kEpochs));
   command
       .add_option("--schedule-epochs", session.length.schedule_epochs,
                   "epochs that the learning rate's schedule spans, if this run is a part of them")
       ->type_name("N")
-      ->check(whole(1));
+      ->check(whole(OptionRanges::kScheduleEpochs));
   command
       .add_option("--iterations", session.length.iterations, "end after this many iterations, whatever --epochs says")
       ->type_name("N")
-      ->check(whole(1));
+      ->check(whole(OptionRanges::kIterations));
 }
 
 void bind_changes(CLI::App& command, std::vector<std::string>& changes) {
@@ -333,14 +350,14 @@ void bind_checkpoints(CLI::App& command, SessionOptions& session) {
                   "checkpoints to keep: the newest, and besides that of the best validation")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(1));
+      ->check(whole(OptionRanges::kCheckpointKeep));
   command.add_flag("--resume", checkpoints.resume,
                    "go on from the newest checkpoint in --checkpoint's folder; start afresh where there is none");
   bind_changes(command, checkpoints.changes);
   command
       .add_option("--time-limit", session.length.seconds, "end after this time as Ctrl-C does: 90s, 1m30s, 2h or 1d")
       ->type_name("TIME")
-      ->transform(duration(1e-3, 1e9));
+      ->transform(duration(OptionRanges::kTimeLimit));
 }
 
 void bind_divergence(CLI::App& command, DivergenceOptions& divergence) {
@@ -355,13 +372,13 @@ void bind_divergence(CLI::App& command, DivergenceOptions& divergence) {
                   "what --on-nan rollback multiplies the learning rate with, each time")
       ->capture_default_str()
       ->type_name("F")
-      ->check(real(1e-9, 1));
+      ->check(real(OptionRanges::kNanRateFactor));
   command
       .add_option("--nan-rollbacks", divergence.most_rollbacks,
                   "how often --on-nan rollback goes back; where the loss diverges once more the run ends")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(1));
+      ->check(whole(OptionRanges::kNanRollbacks));
   command.add_flag("--find-nan", divergence.find,
                    "name the node that makes the first value that is not finite; the run rests after each iteration, "
                    "which is slow");
@@ -386,7 +403,7 @@ void bind_run(CLI::App& command, SessionOptions& session) {
                   "so long is lost")
       ->capture_default_str()
       ->type_name("TIME")
-      ->transform(duration(1e-3, 1e6));
+      ->transform(duration(OptionRanges::kDeviceTimeout));
   command.add_flag_callback(
       "--nvtx",
       [&session] {
@@ -399,13 +416,13 @@ void bind_run(CLI::App& command, SessionOptions& session) {
                   "with --trace: between samples of what devices and process use; 0: none")
       ->capture_default_str()
       ->type_name("MS")
-      ->check(whole(0, 3'600'000));
+      ->check(whole(OptionRanges::kSampleEvery));
   command
       .add_option("--log-every", session.execution.report_every,
                   "iterations between progress events; 0: by the length of an epoch")
       ->capture_default_str()
       ->type_name("N")
-      ->check(whole(0));
+      ->check(whole(OptionRanges::kLogEvery));
 }
 
 void bind_inference(CLI::App& command, GraphOptions& options, std::string& split, std::string& class_names) {

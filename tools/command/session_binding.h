@@ -8,21 +8,23 @@
 #include <limits>
 #include <vector>
 
+#include "executor/session/option_ranges.h"
 #include "tools/command/options.h"
 
 namespace arbalest {
 
 // Checks whose messages say what was found and what is expected.
 CLI::Validator whole(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
+CLI::Validator whole(WholeRange range);
 CLI::Validator real(double least, double most);
+CLI::Validator real(RealRange range);
 CLI::Validator not_empty();
 // A time in seconds, as seconds_of() takes it; for transform(), which leaves the number of seconds.
 CLI::Validator duration(double least, double most);
+CLI::Validator duration(RealRange range);
 
 // The bytes of an option's value, "6GiB", "900MiB" or a number. Throws GraphError.
 int64_t bytes_of(const char* option, const std::string& text);
-
-inline constexpr int kMostReplicas = 1024;  // also the most devices: a typing error makes no plan of millions
 
 // Options of all commands that take a graph.
 void bind_graph(CLI::App& command, GraphOptions& options);

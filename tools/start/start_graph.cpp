@@ -236,7 +236,7 @@ void take_validation(GraphText& graph, const std::string& data, int64_t usual_ba
       graph.set("report", "split", fmt::format("\"{}\"", split));
       return take_batch(graph, "report", usual_batch, source->size());
     } catch (const MissingSplit&) {  // the other may be there
-    } catch (const GraphError&) {
+    } catch (const UnknownSplit&) {
     }
   }
   graph.comment_out("report");

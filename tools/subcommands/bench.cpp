@@ -159,16 +159,17 @@ namespace {
 
 // Parses "1,2,4"; the result is ascending, in whatever order it was written.
 std::vector<int> parse_counts(std::string_view option, std::string_view text) {
+  constexpr WholeRange kRange = OptionRanges::kLearners;
   const auto fail = [&](const std::string& what) {
-    throw GraphError(fmt::format("{} '{}': {}; expected whole numbers from 1 to {} with commas between them", option,
-                                 text, what, kMostReplicas));
+    throw GraphError(fmt::format("{} '{}': {}; expected whole numbers from {} to {} with commas between them", option,
+                                 text, what, kRange.least, kRange.most));
   };
   std::vector<int> counts;
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string_view item = text.substr(at, comma - at);
     const int count = read_number<int>(item).value_or(0);
-    if (count < 1 || count > kMostReplicas) fail(fmt::format("found '{}'", item));
+    if (count < kRange.least || count > kRange.most) fail(fmt::format("found '{}'", item));
     if (std::find(counts.begin(), counts.end(), count) != counts.end()) fail(fmt::format("{} is named twice", count));
     counts.push_back(count);
     at = comma + 1;
@@ -288,7 +289,8 @@ void declare_tracing(Subcommands& commands, CLI::App& bench) {
   const auto option = [&app](const char* name, auto& value, const char* type, const char* description) {
     return app.add_option(name, value, description)->capture_default_str()->type_name(type);
   };
-  option("--learners", options.session.learners.per_device, "N", "replicas per device")->check(whole(1, kMostReplicas));
+  option("--learners", options.session.learners.per_device, "N", "replicas per device")
+      ->check(whole(OptionRanges::kLearners));
   app.add_option("--batch", options.batch, "samples per learner; short for --set prefetch.batch=N")
       ->type_name("N")
       ->check(whole(1));
@@ -301,7 +303,7 @@ void declare_tracing(Subcommands& commands, CLI::App& bench) {
   option("--warmup-seconds", options.warmup_seconds, "TIME", "before the first window; at least 10 iterations")
       ->transform(duration(0, 1e6));
   option("--sample-every", options.session.execution.sample_ms, "MS", "between samples of devices and process")
-      ->check(whole(1, 3'600'000));
+      ->check(whole(1, OptionRanges::kSampleEvery.most));
   option("--report-every", options.session.execution.report_every, "N",
          "iterations between timestamps: fewer where one takes seconds")
       ->check(whole(1));

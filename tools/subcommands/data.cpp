@@ -135,7 +135,7 @@ void bind_threads(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "that read and decode; 0: one a core")
       ->default_val(0)
       ->type_name("N")
-      ->check(whole(0, kMostReplicas));
+      ->check(whole(OptionRanges::kThreads));
 }
 
 void bind_data(CLI::App& command, DataOptions& options) {

@@ -20,20 +20,30 @@ namespace arbalest {
 
 namespace {
 
-// Throws GraphError for a graph that 'arbalest check' would refuse. Warnings were given before.
+// As long as it lives, the process warns of nothing.
+class Silence {
+ public:
+  Silence() : before_(set_warning_handler([](const std::string&) {})) {}
+  ~Silence() { set_warning_handler(before_); }
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+
+ private:
+  const MessageHandler before_;
+};
+
+// Throws GraphError for a graph that 'arbalest check' would refuse, whatever its samples are. Warnings were given
+// before.
 void check_made(const std::string& text, const std::string& file) {
-  const MessageHandler before = set_warning_handler([](const std::string&) {});
-  std::string fault;
+  const Silence silence;
   try {
     SessionOptions options;
     options.learners.devices = {{PlanDevice::Kind::Cpu, 0}};
     checked_plan(read_graph_text(text, file, builtin_ops()), options);
   } catch (const Error& error) {
-    fault = error.what();
+    throw GraphError(
+        fmt::format("init: '{}' is not written, since 'arbalest check' would refuse it:\n{}", file, error.what()));
   }
-  set_warning_handler(before);
-  if (fault.empty()) return;
-  throw GraphError(fmt::format("init: '{}' is not written, since 'arbalest check' would refuse it:\n{}", file, fault));
 }
 
 }  // namespace

@@ -360,12 +360,18 @@ TEST_CASE("numbers of a session that the command would refuse are refused") {
   check([](auto& o) { o.length.epochs = -1; }, "--epochs -1: expected a whole number from 1 to 2^63 - 1");
   check([](auto& o) { o.length.iterations = 0; }, "--iterations 0: expected a whole number from 1 to 2^63 - 1");
   check([](auto& o) { o.length.iterations = -3; }, "--iterations -3: expected a whole number from 1 to 2^63 - 1");
-  check([](auto& o) { o.learners.per_device = -2; }, "--learners -2: expected a whole number from 0 to 1024");
+  check([](auto& o) { o.learners.per_device = -2; }, "--learners -2: expected 0, or a whole number from 1 to 1024");
   check([](auto& o) { o.execution.threads = -1; }, "--threads -1: expected a whole number from 0 to 1024");
-  check([&](auto& o) { o.length.seconds = nan; }, "--time-limit nan: expected a number from 0 to 1e+09");
+  check([&](auto& o) { o.length.seconds = nan; }, "--time-limit nan: expected 0, or a number from 0.001 to 1e+09");
   check([](auto& o) { o.execution.skip_bad = -1; }, "--skip-bad -1: expected a whole number from 0 to 2^63 - 1");
   check([](auto& o) { o.rules.plateau_factor = 2; }, "--plateau-factor 2: expected a number from 0 to 1");
   check([](auto& o) { o.checkpoints.keep = 0; }, "--checkpoint-keep 0: expected a whole number from 1 to 2^63 - 1");
+  check([](auto& o) { o.execution.read_timeout = 2e6; }, "--read-timeout 2e+06: expected a number from 0 to 1e+06");
+  check([](auto& o) { o.execution.device_timeout = 2e6; },
+        "--device-timeout 2e+06: expected a number from 0.001 to 1e+06, or an infinity");
+  check([&](auto& o) { o.execution.device_timeout = -HUGE_VAL; },
+        "--device-timeout -inf: expected a number from 0.001 to 1e+06, or an infinity");
+  CHECK(refused([](auto& o) { o.execution.device_timeout = HUGE_VAL; }).empty());  // no limit
   CHECK(refused([](auto&) {}).empty());
 }
 

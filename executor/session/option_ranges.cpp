@@ -24,8 +24,7 @@ enum class Besides : uint8_t { Nothing, Zero, Infinity };
 void whole(SettingKey setting, std::optional<int64_t> value, WholeRange range, Besides besides = Besides::Nothing) {
   if (!value || (*value >= range.least && *value <= range.most)) return;
   if (*value == 0 && besides == Besides::Zero) return;
-  const std::string most = range.most == INT64_MAX ? "2^63 - 1" : std::to_string(range.most);
-  refuse(setting, std::to_string(*value), fmt::format("a whole number from {} to {}", range.least, most), besides);
+  refuse(setting, std::to_string(*value), to_string(range), besides);
 }
 
 // NaN is in no range.
@@ -38,6 +37,11 @@ void real(SettingKey setting, double value, RealRange range, Besides besides = B
 }
 
 }  // namespace
+
+std::string to_string(const WholeRange& range) {
+  return fmt::format("a whole number from {} to {}", range.least,
+                     range.most == INT64_MAX ? "2^63 - 1" : std::to_string(range.most));
+}
 
 void check_ranges(const SessionOptions& options) {
   using Ranges = OptionRanges;

@@ -3,6 +3,7 @@
 // The ranges of a session's numbers: one table for the library and for the command's options.
 
 #include <cstdint>
+#include <string>
 
 #include "executor/session/session.h"
 
@@ -11,6 +12,8 @@ namespace arbalest {
 struct WholeRange {
   int64_t least = 0, most = INT64_MAX;
 };
+
+std::string to_string(const WholeRange& range);  // "a whole number from 1 to 1024"
 
 struct RealRange {
   double least = 0, most = 0;

@@ -62,11 +62,10 @@ int64_t epoch_of(const Plan& plan) {
   return epoch;
 }
 
-// Whether the iteration is among the first of an epoch that is not the trace's first: a wait then comes back with each
-// epoch.
-bool begins_epoch(const Plan& plan, int64_t iteration) {
+// Whether the iteration is among the first of an epoch, of so many, that is not the trace's first: a wait then comes
+// back with each epoch.
+bool begins_epoch(int64_t epoch, int64_t iteration) {
   constexpr int64_t kParts = 20;  // of an epoch, of which the first is its beginning
-  const int64_t epoch = epoch_of(plan);
   return epoch > 0 && iteration >= epoch && iteration % epoch < std::max<int64_t>(1, epoch / kParts);
 }
 
@@ -162,8 +161,8 @@ class Analysis {
     };
     nothing_to_do("nothing to do (start)", {summary_.begin, spans.front()->started}, spans.front());
     int64_t idle_from = spans.front()->ended;
-    size_t base = 0;  // the next span of the base clock
-    for (size_t i = 1; i < spans.size(); ++i) {
+    const int64_t epoch = epoch_of(plan_);
+    for (size_t i = 1, base = 1; i < spans.size(); ++i) {  // base: the next span of the base clock
       base = std::max(base, i);
       while (base < spans.size() && plan_.tasks[spans[base]->task].clock != kBaseClock) ++base;
       if (spans[i]->started > idle_from) {
@@ -171,7 +170,7 @@ class Analysis {
         idle.parts = idle_causes_.of(lane, idle.time, *idle.next);
         const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
         if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
-        count_causes(idle, is_steady, base < spans.size() && begins_epoch(plan_, spans[base]->instance));
+        count_causes(idle, is_steady, base < spans.size() && begins_epoch(epoch, spans[base]->instance));
         if (plan_.lanes[lane].kind == Lane::Kind::Compute) count_awaited(idle, is_steady);
         for (const IdlePart& part : idle.parts) {
           add(reasons, part.why, part.ns);

@@ -2,6 +2,7 @@
 #pragma once
 // Kernels of batch normalisation over a channels-last (rows, channels) matrix, with residual and ReLU fused. Training
 // takes two launches each way: one writes partial sums of chunks of rows, the other sums those and writes the rows.
+// Small tensors take one (batch_norm_at_once.cuh).
 
 #include "ops/cuda/columns.cuh"
 #include "ops/norm/gradient_of.h"

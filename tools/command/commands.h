@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The subcommands. Each returns the exit status; a wrong graph is thrown as GraphError, a failed run as RunError.
-// What was asked to end before it was done returns kInterrupted or throws InterruptedError.
+// A subcommand that was asked to end before it was done returns kInterrupted or throws InterruptedError.
 
 #include "tools/command/options.h"
 

@@ -46,8 +46,7 @@ int32_t learners_of(const std::string& text) {
   const int32_t learners = read_number<int32_t>(text).value_or(0);
   constexpr WholeRange kRange = OptionRanges::kLearners;
   if (learners >= kRange.least && learners <= kRange.most) return learners;
-  throw GraphError(
-      fmt::format("--learners '{}': expected a whole number from {} to {}, or auto", text, kRange.least, kRange.most));
+  throw GraphError(fmt::format("--learners '{}': expected {}, or auto", text, to_string(kRange)));
 }
 
 // A time, or a number of iterations or epochs. Throws GraphError.
@@ -147,8 +146,7 @@ CLI::Validator whole(int64_t least, int64_t most) {
   return {[=](std::string& text) {
             const auto value = read_number<int64_t>(text);
             if (value && *value >= least && *value <= most) return std::string();
-            return fmt::format("found '{}', expected a whole number from {} to {}", text, least,
-                               most == INT64_MAX ? "2^63 - 1" : std::to_string(most));
+            return fmt::format("found '{}', expected {}", text, to_string(WholeRange{least, most}));
           },
           ""};
 }

@@ -38,29 +38,21 @@ struct Launch {
   size_t shared;  // bytes
   cudaStream_t stream;
   bool early = true;  // false: as an ordinary launch
-  int cluster = 1;    // blocks along grid.y that are one (ops/norm/cluster.cuh)
 };
 
 // kernel<<<grid, threads, shared, stream>>>(arguments...) of a kernel that calls wait_for_dependencies().
 template <typename... Parameters, typename... Arguments>
 void launch_dependent(void (*kernel)(Parameters...), const Launch& launch, Arguments&&... arguments) {
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = launch.grid;
   config.blockDim = dim3(unsigned(launch.threads));
   config.dynamicSmemBytes = launch.shared;
   config.stream = launch.stream;
-  config.attrs = attributes;
-  if (launch.early && knows_dependent_launches()) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (launch.cluster > 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {1, unsigned(launch.cluster), 1};
-  }
+  config.attrs = &early;
+  config.numAttrs = launch.early && knows_dependent_launches() ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);  // check_launch() has its error
 }
 template <typename... Parameters, typename... Arguments>

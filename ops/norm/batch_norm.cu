@@ -41,28 +41,22 @@ std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
           T* y = output<T>(c, Out::Y);
           const auto* partials = given ? input<Partial>(c, In::Partials) : static_cast<const Partial*>(c.workspace);
           const Statistics statistics = operands.of(c);
-          const bool all_aligned = aligned(x) && aligned(y) && aligned(added);
-          const bool done = !given && with_at_once<T>(layouts, all_aligned, [&](auto width) {
-            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
-              launch_dependent(normalize_at_once_kernel<width.value, with_relu.value, with_residual.value, T>,
-                               at_once_launch(layouts, stream_of(c)), layouts.at_once, statistics, x, added, y);
-            });
-          });
-          if (done) return check_launch("batch_norm in one launch");
-          with_width<T>(layouts, all_aligned, [&](auto width, const Columns& own, const Columns& columns) {
-            constexpr int W = decltype(width)::value;
-            const Columns& reduced = given ? chunks : own;
-            if (!given) {
-              launch_dependent(statistics_kernel<W, T>, own.grid(), kThreads, 0, stream_of(c), own, x,
-                               static_cast<Partial*>(c.workspace));
-              check_launch("batch_norm statistics");
-            }
-            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
-              launch_dependent(normalize_kernel<W, with_relu.value, with_residual.value, T>, columns.grid(), kThreads,
-                               0, stream_of(c), columns, reduced, statistics, partials, x, added, y);
-            });
-            check_launch("batch_norm normalize");
-          });
+          with_width<T>(layouts, aligned(x) && aligned(y) && aligned(added),
+                        [&](auto width, const Columns& own, const Columns& columns) {
+                          constexpr int W = decltype(width)::value;
+                          const Columns& reduced = given ? chunks : own;
+                          if (!given) {
+                            launch_dependent(statistics_kernel<W, T>, own.grid(), kThreads, 0, stream_of(c), own, x,
+                                             static_cast<Partial*>(c.workspace));
+                            check_launch("batch_norm statistics");
+                          }
+                          with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
+                            launch_dependent(normalize_kernel<W, with_relu.value, with_residual.value, T>,
+                                             columns.grid(), kThreads, 0, stream_of(c), columns, reduced, statistics,
+                                             partials, x, added, y);
+                          });
+                          check_launch("batch_norm normalize");
+                        });
         },
         given ? 0 : layouts.workspace_bytes());
   });
@@ -81,11 +75,6 @@ std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
         [=](const KernelContext& c) {
           const Statistics numbers = operands.of(c);
           const T* x = input<T>(c, In::X);
-          const bool done = !given && with_at_once<T>(layouts, aligned(x), [&](auto width) {
-            launch_dependent(statistics_at_once_kernel<width.value, T>, at_once_launch(layouts, stream_of(c)),
-                             layouts.at_once, numbers, x);
-          });
-          if (done) return check_launch("batch_norm in one launch");
           with_width<T>(layouts, aligned(x), [&](auto width, const Columns& own, const Columns& columns) {
             constexpr int W = decltype(width)::value;
             if (!given) {
@@ -172,13 +161,6 @@ std::unique_ptr<Kernel> norm_gradient(const KernelRequest& request) {
           auto* partials = static_cast<Partial*>(c.workspace);  // if none are given
           const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.x) && aligned(from.y) &&
                                    aligned(dx) && aligned(kept);
-          const bool done = !given && with_at_once<T>(layouts, all_aligned, [&](auto width) {
-            with_mask(mask, two, [&](auto kind, auto sum) {
-              launch_dependent(gradient_at_once_kernel<width.value, kind.value, sum.value, T>,
-                               at_once_launch(layouts, stream_of(c)), layouts.at_once, from, dx, kept, dscale, dbias);
-            });
-          });
-          if (done) return check_launch("batch_norm in one launch");
           with_width<T>(layouts, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
             constexpr int W = decltype(width)::value;
             const auto sums = [&](auto kind, auto sum, auto keep) {

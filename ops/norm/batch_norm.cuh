@@ -2,7 +2,6 @@
 #pragma once
 // Kernels of batch normalisation over a channels-last (rows, channels) matrix, with residual and ReLU fused. Training
 // takes two launches each way: one writes partial sums of chunks of rows, the other sums those and writes the rows.
-// Small tensors take one (batch_norm_at_once.cuh).
 
 #include "ops/cuda/columns.cuh"
 #include "ops/norm/gradient_of.h"
@@ -29,10 +28,12 @@ struct ChunkRows {
   __device__ float of(int partial) const { return partial < last ? rows : last_rows; }
 };
 
-// The partial of the chunk for this thread's column of total_column(), if it has one. Sums are taken relative to the
-// chunk's first row, so that a mean far from zero costs no precision.
+// partials: (chunks, columns). Sums are taken relative to the chunk's first row, so that a mean far from zero costs no
+// precision.
 template <int W, typename T>
-__device__ Partial statistics_of_chunk(const Columns& columns, const Place<W>& place, const T* x) {
+__global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, const T* x, Partial* partials) {
+  wait_for_dependencies();
+  const Place<W> place(columns);
   float sums[2][W] = {};
   if (place.active) {
     const Pack<T, W> first = load<W>(x + place.begin * columns.count + place.column);
@@ -51,20 +52,12 @@ __device__ Partial statistics_of_chunk(const Columns& columns, const Place<W>& p
   float total[2];
   sum_rows(place, sums, total);
   const int column = total_column(place);
-  if (column < 0) return make_float2(0, 0);
-  const float shift = widen(x[place.begin * columns.count + column]);
-  const float mean = total[0] / float(place.end - place.begin);
-  return make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
-}
-
-// partials: (chunks, columns)
-template <int W, typename T>
-__global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, const T* x, Partial* partials) {
-  wait_for_dependencies();
-  const Place<W> place(columns);
-  const Partial partial = statistics_of_chunk(columns, place, x);
-  const int column = total_column(place);
-  if (column >= 0) partials[int64_t(blockIdx.y) * columns.count + column] = partial;
+  if (column >= 0) {
+    const float shift = widen(x[place.begin * columns.count + column]);
+    const float mean = total[0] / float(place.end - place.begin);
+    partials[int64_t(blockIdx.y) * columns.count + column] =
+        make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
+  }
 }
 
 // Normalised value. The gradient computes it again to ask whether it is above 0, and must get the same result.
@@ -333,12 +326,14 @@ __device__ void for_gradient_rows(const Columns& columns, const Place<W>& place,
   }
 }
 
-// Adds Σ g and Σ g · (x − mean) of the thread's rows of the chunk to `sums`. With `kKept`, g is written as well unless
-// `kept` is null: it is the residual's gradient, and spares the next kernel making it again.
+// Partials of Σ g and Σ g · (x − mean). With `kKept`, g is written as well: it is the residual's gradient, and spares
+// the next kernel making it again.
 template <int W, Mask kMask, bool kTwo, bool kKept, typename T>
-__device__ void add_gradient_sums(const Columns& columns, const Place<W>& place, const GradientOf<T>& from, T* kept,
-                                  float (&sums)[2][W]) {
-  float mean[W];
+__global__ void __launch_bounds__(kThreads)
+    gradient_sums_kernel(Columns columns, GradientOf<T> from, T* kept, Partial* partials) {
+  wait_for_dependencies();
+  const Place<W> place(columns);
+  float sums[2][W] = {}, mean[W];
   place.for_channels([&](int w, int channel) { mean[w] = place.active ? from.mean[channel] : 0.0f; });
   const auto add = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
     Pack<T, W> gradient;
@@ -348,20 +343,9 @@ __device__ void add_gradient_sums(const Columns& columns, const Place<W>& place,
       sums[1][w] += g[w] * (widen(value.element[w]) - mean[w]);
       gradient.element[w] = narrow<T>(g[w]);
     }
-    if constexpr (kKept) {
-      if (kept != nullptr) store(kept + at, gradient);
-    }
+    if constexpr (kKept) store(kept + at, gradient);
   };
   for_gradient_rows<W, kMask, kTwo>(columns, place, from, add);
-}
-
-template <int W, Mask kMask, bool kTwo, bool kKept, typename T>
-__global__ void __launch_bounds__(kThreads)
-    gradient_sums_kernel(Columns columns, GradientOf<T> from, T* kept, Partial* partials) {
-  wait_for_dependencies();
-  const Place<W> place(columns);
-  float sums[2][W] = {};
-  add_gradient_sums<W, kMask, kTwo, kKept>(columns, place, from, kept, sums);
   write_partials(columns, place, sums, partials);
 }
 
@@ -428,20 +412,6 @@ struct OwnGradientTerms {
   }
 };
 
-// Writes dX of the thread's rows by its slice's terms.
-template <int W, Mask kMask, bool kTwo, typename T>
-__device__ void write_gradient(const Columns& columns, const Place<W>& place, const GradientOf<T>& from,
-                               const GradientTerms& terms, T* dx) {
-  const OwnGradientTerms<W> made(place, terms);
-  const auto write = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
-    Pack<T, W> result;
-#pragma unroll
-    for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(made(g[w], widen(value.element[w]), w));
-    store(dx + at, result);
-  };
-  for_gradient_rows<W, kMask, kTwo>(columns, place, from, write);
-}
-
 // dx may be null.
 template <int W, Mask kMask, bool kTwo, typename T>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Columns reduced, const Partial* partials,
@@ -457,7 +427,15 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Col
     take_gradient_terms(numbers, total, float(columns.tensor_rows()), own, place.stores(column), dscale, dbias, terms);
   }
   __syncthreads();
-  if (dx != nullptr) write_gradient<W, kMask, kTwo>(columns, place, from, terms, dx);
+  if (dx == nullptr) return;
+  const OwnGradientTerms<W> made(place, terms);
+  const auto write = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
+    Pack<T, W> result;
+#pragma unroll
+    for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(made(g[w], widen(value.element[w]), w));
+    store(dx + at, result);
+  };
+  for_gradient_rows<W, kMask, kTwo>(columns, place, from, write);
 }
 
 // Frozen statistics: dX = dY · scale · inv_std, and the partials of dscale and dbias. dx may be null.

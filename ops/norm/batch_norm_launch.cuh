@@ -4,25 +4,10 @@
 
 #include <algorithm>
 
-#include "ops/norm/batch_norm_at_once.cuh"
+#include "ops/norm/batch_norm.cuh"
 #include "ops/norm/statistics_chunks.h"
 
 namespace arbalest::cuda {
-
-// Whether the device in use has room for a cluster of kMostOfCluster blocks, as a part of a device may not have, and
-// the build has code for it.
-inline bool has_clusters() {
-  if (!knows_dependent_launches()) return false;  // both came with compute capability 9.0
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1, kMostOfCluster);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kSliceColumns * sizeof(Partial);
-  int blocks = 0;
-  const cudaError_t error =
-      cudaOccupancyMaxPotentialClusterSize(&blocks, statistics_at_once_kernel<8, __nv_bfloat16>, &config);
-  if (error != cudaSuccess) cudaGetLastError();  // or the next check would report it
-  return error == cudaSuccess && blocks >= kMostOfCluster;
-}
 
 // Layouts for 16-byte packs and for single elements.
 struct NormLayouts {
@@ -30,8 +15,6 @@ struct NormLayouts {
   int64_t rows = 0, channels = 0;
   int width = 1;  // of a 16-byte pack
   int fold = 1;   // rows side by side that such packs need
-  Columns at_once;
-  int at_once_width = 0;  // of its packs; 0: a batch norm takes two launches
 
   // `resident`: blocks of the broadcast's kernel that a multiprocessor runs at once.
   NormLayouts(const KernelRequest& request, const TensorType& x, int resident) {
@@ -44,12 +27,6 @@ struct NormLayouts {
     wide_broadcast = turned_columns(rows, channels, width, x.bytes(), multiprocessors, resident, fold);
     reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
     broadcast = turned_columns(rows, channels, 1, x.bytes(), multiprocessors, resident);
-    const bool small = x.dtype == DataType::Bfloat16 && rows > 0 && channels > 0 && x.bytes() <= kAtOnceBytes;
-    if (small && channels % 4 == 0 && has_clusters()) {
-      const int packs = channels % 8 == 0 ? 8 : 4;
-      at_once = at_once_columns(rows, channels, packs, 2, multiprocessors);
-      at_once_width = is_spread(at_once) ? packs : 0;
-    }
   }
   int64_t partials() const {  // of one reduction
     return std::max(wide_reduction.partials(), reduction.partials()) * channels;
@@ -78,26 +55,6 @@ void with_width(const NormLayouts& layouts, bool all_aligned, Function function)
   } else {
     function(std::integral_constant<int, 1>{}, layouts.reduction, layouts.broadcast);
   }
-}
-
-// Calls function(W) with packs of the layout for one launch, and returns true, if there is one and every pointer
-// allows.
-template <typename T, typename Function>
-bool with_at_once(const NormLayouts& layouts, bool all_aligned, Function function) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    if (!all_aligned || layouts.at_once_width == 0) return false;
-    layouts.at_once_width == 8 ? function(std::integral_constant<int, 8>{})
-                               : function(std::integral_constant<int, 4>{});
-    return true;
-  } else {
-    return false;
-  }
-}
-
-// The one launch of `layouts.at_once`.
-inline Launch at_once_launch(const NormLayouts& layouts, cudaStream_t stream) {
-  const Columns& columns = layouts.at_once;
-  return {columns.grid(), kThreads, kSliceColumns * sizeof(Partial), stream, true, columns.chunks};
 }
 
 }  // namespace arbalest::cuda

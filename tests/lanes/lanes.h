@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Runs the source of a CUDA kernel on the CPU, without a GPU: each thread of a block is a context of its own that goes
-// on until it waits for others. Headers in ops here take the place of those with the same names, so that a
+// on until it waits for others. Headers in ops/cuda here take the place of those with the same names, so that a
 // kernel's .cuh compiles unchanged. Shared memory begins as NaN, which a sum of what nobody wrote would be.
 //
 // A test includes this before the kernel. What a kernel uses beyond these headers has to be added to them.
@@ -33,22 +33,15 @@ namespace arbalest::lanes {
 inline constexpr int kWarp = 32, kMostWarps = 32, kSharedBytes = 160 << 10;
 
 // Calls kernel() for each thread of each block, one block after the other. `threads`: of a block, a multiple of 32;
-// `shared`: bytes of dynamic shared memory; `cluster`: blocks along y that are one. Throws std::logic_error where
-// threads wait for others that have ended, and what a thread throws.
-void launch(dim3 grid, int threads, int shared, const std::function<void()>& kernel, int cluster = 1);
+// `shared`: bytes of dynamic shared memory. Throws std::logic_error where threads wait for others that have ended, and
+// what a thread throws.
+void launch(dim3 grid, int threads, int shared, const std::function<void()>& kernel);
 
 dim3 thread_index();
 dim3 block_index();
 dim3 block_size();
 void wait_for_block();
 void wait_for_warp();
-
-// As in ops/norm/cluster.cuh. Threads that arrive twice, or end, without waiting throw. Blocks of a cluster have
-// dynamic shared memory of their own, but share what they declare
-// __shared__: kernels may keep nothing there while they wait for the cluster.
-void arrive_in_cluster();
-void wait_for_cluster();
-const unsigned char* shared_memory_of(int rank);  // of the cluster's block
 
 unsigned char* shared_memory();  // at an address that 128 divides
 int shared_bytes();              // of the launch

@@ -83,7 +83,7 @@ TEST_CASE("a sweep over CPUs measures each cell, passes over those that fail, an
       test::tiny({.source = "glyphs:?train=200&test=50&size=16", .train = "lr = 1e30"}));
   options.devices = "cpu:0-1";
   options.learners = {1, 2, 30};  // 30 learners with batch 4 are 120 samples on one device, too many on two
-  options.batch = 4;
+  options.set = {"prefetch.batch=4"};
   options.session.learners.strategy = "ssgd";
   options.windows = 3;
   options.window_seconds = 0.2;

@@ -117,8 +117,7 @@ TEST_CASE("bench scaling takes its options") {
   CHECK(options->device_counts == std::vector<int>{1, 4, 8});
   CHECK(options->learners == std::vector<int>{1, 2});
   CHECK(options->session.numerics.precision == Precision::Bf16);
-  CHECK(options->set == std::vector<std::string>{"train.lr=0.05"});
-  CHECK(options->batch == 32);
+  CHECK(options->set == std::vector<std::string>{"train.lr=0.05", "prefetch.batch=32"});
   CHECK(options->windows == 7);
   CHECK(options->window_seconds == 0.5);
   CHECK(options->warmup_seconds == 0);
@@ -137,7 +136,7 @@ TEST_CASE("bench scaling takes its options") {
   CHECK(options->windows == 5);
   CHECK(options->window_seconds == 1);
   CHECK(options->warmup_seconds == 1);
-  CHECK_FALSE(options->batch.has_value());
+  CHECK(options->set.empty());
   CHECK_FALSE(options->session.learners.strategy.has_value());
   CHECK_FALSE(options->price_per_hour.has_value());
   CHECK_FALSE(options->json);

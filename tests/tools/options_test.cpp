@@ -141,6 +141,14 @@ TEST_CASE("a memory limit is a size, for all commands that plan memory") {
   }
 }
 
+TEST_CASE("--batch is short for Prefetch's attribute, after all --set") {
+  const std::vector<std::string> both = {"train.lr=0.1", "prefetch.batch=32"};
+  CHECK(options_of<RunOptions>(parse({"run", "g", "--batch", "32", "--set", "train.lr=0.1"})).set == both);
+  CHECK(options_of<CheckOptions>(parse({"check", "g", "--batch", "32", "--set", "train.lr=0.1"})).set == both);
+  CHECK(options_of<PlanCommandOptions>(parse({"plan", "g", "--batch", "32", "--set", "train.lr=0.1"})).set == both);
+  CHECK(fault({"run", "g", "--batch", "0"}).find("--batch") != std::string::npos);
+}
+
 TEST_CASE("passes that may be left out are named, for all commands that make a program") {
   using Names = std::set<std::string>;
   const auto given = [](const auto& options) { return options.session.numerics.without; };
@@ -303,8 +311,6 @@ TEST_CASE("other tools' words are answered with what is meant") {
   says({"datasets"}, "did you mean 'sources'?");
   says({"run", "g", "--lr", "0.1"}, "unknown option '--lr'; it is an attribute of the graph: --set train.lr=0.1");
   says({"run", "g", "--learning-rate=0.1"}, "--set train.lr=0.1");
-  says({"run", "g", "--batch", "32"},
-       "unknown option '--batch'; it is an attribute of the graph: --set prefetch.batch=32");
   says({"run", "g", "--batch-size", "32"}, "--set prefetch.batch=32");
   says({"run", "g", "--weight-decay", "1e-4"}, "--set train.weight_decay=1e-4");
   says({"run", "g", "--momentum"}, "--set train.momentum=VALUE");

@@ -41,7 +41,7 @@ TEST_CASE("profile times every node of a step") {
   std::ofstream(options.graph) << write_graph_text(tiny(convolutional()));
   options.devices = "cpu:0-1";  // the first is profiled
   options.session.execution.threads = 2;
-  options.batch = 16;
+  options.set = {"prefetch.batch=16"};
   const nlohmann::json profile = profile_of(options, folder);
   CHECK(profile.at("graph") == "tiny");
   CHECK(profile.at("device") == "cpu:0");

@@ -128,7 +128,6 @@ struct ScalingOptions : GraphOptions {
 
   std::vector<int> device_counts;   // ascending; empty: powers of two up to the pool's size, and that size
   std::vector<int> learners = {1};  // per device, ascending
-  std::optional<int64_t> batch;     // per learner; otherwise the graph's
   int windows = 5;
   double window_seconds = 1;
   double warmup_seconds = 1;
@@ -173,7 +172,6 @@ struct BenchCompareOptions {
 struct TracingOptions : GraphOptions {
   TracingOptions() { session.execution.report_every = 20; }
 
-  std::optional<int64_t> batch;  // per learner; otherwise the graph's
   int rounds = 9;
   int windows = 3;  // of a run; their median is its throughput
   double window_seconds = 1;
@@ -184,7 +182,6 @@ struct TracingOptions : GraphOptions {
 struct ProfileOptions : GraphOptions {
   ProfileOptions() { session.execution.report_every = 5; }
 
-  std::optional<int64_t> batch;  // otherwise the graph's
   double seconds = 2;            // of training that throughput is measured over
   int slowest = 10;              // nodes to list
   bool layers = false;           // every layer

@@ -286,6 +286,15 @@ void bind_weights(CLI::App& command, FileOptions& files, const char* description
            "rules from names in --weights to the graph's; a line each: PATTERN NAME");
 }
 
+void bind_batch(CLI::App& command, GraphOptions& options) {
+  command
+      .add_option_function<int64_t>(
+          "--batch", [&options](int64_t batch) { options.set.push_back(fmt::format("prefetch.batch={}", batch)); },
+          "samples per learner; short for --set prefetch.batch=N")
+      ->type_name("N")
+      ->check(whole(1));
+}
+
 void bind_plan(CLI::App& command, SessionOptions& session) {
   bind_passes(command, session);
   bind_strategy(command, session);
@@ -486,6 +495,7 @@ void bind_world(CLI::App& command, WorldOptions& world) {
 
 void bind_training(CLI::App& command, GraphOptions& options) {
   bind_graph(command, options);
+  bind_batch(command, options);
   bind_plan(command, options.session);
   bind_run(command, options.session);
   bind_checkpoints(command, options.session);

@@ -28,6 +28,8 @@ int64_t bytes_of(const char* option, const std::string& text);
 
 // Options of all commands that take a graph.
 void bind_graph(CLI::App& command, GraphOptions& options);
+// The samples of a learner's batch, as one more of GraphOptions::set.
+void bind_batch(CLI::App& command, GraphOptions& options);
 // The limit on devices' memory that may be planned for.
 void bind_memory(CLI::App& command, SessionOptions& session);
 // The choice of passes.

@@ -90,14 +90,13 @@ Graph without_validation(Graph graph) {
   return graph;
 }
 
-Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch) {
+Graph graph_to_measure(const GraphOptions& options) {
   constexpr double kHarmlessRate = 1e-6;  // noise that is learnt by heart for minutes may make a loss diverge
   Graph graph = load(options);
   for (Node& node : graph.nodes) {
     if (node.is(op::Train)) node.attributes.set("lr", Attribute(kHarmlessRate));
   }
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
-  if (batch) apply_override(graph, fmt::format("prefetch.batch={}", *batch));
   return without_validation(std::move(graph));
 }
 

@@ -28,8 +28,8 @@ Graph without_validation(Graph graph);
 void tell_of_fresh_weights(const FileOptions& files);
 
 // The graph as it is measured: without validation, and with a learning rate that lets no loss diverge, unless --set
-// states another; `batch` in place of Prefetch's. Throws GraphError.
-Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch);
+// states another. Throws GraphError.
+Graph graph_to_measure(const GraphOptions& options);
 
 // A GPU runs streams through 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and streams that
 // share one wait for each other. With more learners than that on a device there are as many queues as learners. If

@@ -87,7 +87,7 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
                     options.trace, cells));
   }
   check_kind_kept("--trace", options.trace, OutputKind::Trace);
-  const Graph graph = graph_to_measure(options, options.batch);
+  const Graph graph = graph_to_measure(options);
   const int64_t batch = check(graph, session);
   WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
   rule.settled = options.settled;
@@ -138,7 +138,7 @@ int command_bench_scaling(const ScalingOptions& options) {
 
 int command_bench_tracing(const TracingOptions& options) {
   const SessionOptions session = session_options(options);
-  const Graph graph = graph_to_measure(options, options.batch);
+  const Graph graph = graph_to_measure(options);
   const int64_t batch = check(graph, session);
   const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
   const int64_t sample_ms = session.execution.sample_ms;
@@ -201,7 +201,6 @@ std::string bench_text(const CLI::App& app, const ScalingOptions& options) {
   bench.settings.push_back({"devices", first_devices(options)});
   bench.settings.push_back({"learners", {}});
   for (const int count : options.learners) bench.settings.back().values.push_back(std::to_string(count));
-  if (options.batch) bench.settings.push_back({"batch", {std::to_string(*options.batch)}});
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || read.contains(name)) continue;
@@ -228,6 +227,7 @@ void declare_scaling(Subcommands& commands, CLI::App& bench) {
   const auto device_counts = std::make_shared<std::optional<std::string>>();
   const auto learner_counts = std::make_shared<std::string>("1");
   bind_graph(app, options);
+  bind_batch(app, options);
   bind_passes(app, options.session);
   bind_strategy(app, options.session);
   bind_memory(app, options.session);
@@ -239,7 +239,6 @@ void declare_scaling(Subcommands& commands, CLI::App& bench) {
          "how many of the devices to measure on: 1,2,4; default: powers of two and all of them, with several processes "
          "all of them alone");
   option("--learners", *learner_counts, "LIST", "replicas per device: 1,2,4")->capture_default_str();
-  option("--batch", options.batch, "N", "samples per learner; short for --set prefetch.batch=N")->check(whole(1));
   option("--windows", options.windows, "N", "measurements of each cell; their median is its throughput")
       ->capture_default_str()
       ->check(whole(1, 1000));
@@ -283,6 +282,7 @@ void declare_tracing(Subcommands& commands, CLI::App& bench) {
   CLI::App& app = command.app;
   TracingOptions& options = command.options;
   bind_graph(app, options);
+  bind_batch(app, options);
   bind_passes(app, options.session);
   bind_strategy(app, options.session);
   bind_memory(app, options.session);
@@ -291,9 +291,6 @@ void declare_tracing(Subcommands& commands, CLI::App& bench) {
   };
   option("--learners", options.session.learners.per_device, "N", "replicas per device")
       ->check(whole(OptionRanges::kLearners));
-  app.add_option("--batch", options.batch, "samples per learner; short for --set prefetch.batch=N")
-      ->type_name("N")
-      ->check(whole(1));
   option("--rounds", options.rounds, "N", "of three runs each: untraced, recorded, recorded and sampled")
       ->check(whole(1, 1000));
   option("--windows", options.windows, "N", "measurements of each run; their median is its throughput")

@@ -158,6 +158,7 @@ void declare_check(Subcommands& commands) {
   CLI::App& app = command.app;
   CheckOptions& options = command.options;
   bind_graph(app, options);
+  bind_batch(app, options);
   bind_plan(app, options.session);
   app.add_flag("--json", options.json, "as JSON");
 }

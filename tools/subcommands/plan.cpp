@@ -124,6 +124,7 @@ void declare_plan(Subcommands& commands) {
   CLI::App& app = command.app;
   PlanCommandOptions& options = command.options;
   bind_graph(app, options);
+  bind_batch(app, options);
   bind_plan(app, options.session);
   app.add_option("--after", options.after, "print the graph as this pass leaves it")
       ->type_name("PASS")

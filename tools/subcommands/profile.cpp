@@ -20,7 +20,7 @@ namespace arbalest {
 int command_profile(const ProfileOptions& options) {
   SessionOptions session = session_options(options);
   if (session.learners.devices.size() > 1) session.learners.devices.resize(1);
-  const Graph graph = graph_to_measure(options, options.batch);
+  const Graph graph = graph_to_measure(options);
   const InterruptHandler interrupt;
   ProfiledRun run;
   const auto train = [&](const Graph& measured, const SessionOptions& with, RunObserver& observer,
@@ -48,11 +48,9 @@ void declare_profile(Subcommands& commands) {
   CLI::App& app = command.app;
   ProfileOptions& options = command.options;
   bind_graph(app, options);
+  bind_batch(app, options);
   bind_passes(app, options.session);
   bind_memory(app, options.session);
-  app.add_option("--batch", options.batch, "samples per learner; short for --set prefetch.batch=N")
-      ->type_name("N")
-      ->check(whole(1));
   app.add_option("--seconds", options.seconds, "of training that throughput is measured over")
       ->capture_default_str()
       ->type_name("TIME")

@@ -175,7 +175,7 @@ PlannedCell plan_of(const std::vector<std::string>& words, int64_t hosts) {
   SessionOptions session = session_options(cell.graph);
   if (cell.scaling) train_without_end(session);
   if (hosts > 1) session.learners.devices = on_hosts(hosts, session.learners.devices);
-  Graph graph = cell.scaling ? graph_to_measure(*cell.scaling, cell.scaling->batch)
+  Graph graph = cell.scaling ? graph_to_measure(*cell.scaling)
                              : load_graph(cell.graph.graph, builtin_ops(), 0, cell.graph.models);
   if (!cell.scaling) {
     for (const std::string& change : cell.graph.set) apply_override(graph, change);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
@@ -50,6 +51,11 @@ DeviceModel device_model(std::string_view name) {
 DeviceModel device_model_or_usual(std::string_view name) {
   const DeviceModel* model = model_named(name);
   return model != nullptr ? *model : device_model(kUsualDevice);
+}
+
+int DeviceModel::multiprocessors_for(int learners) const {
+  constexpr int kLeast = 8;
+  return std::max(std::min(kLeast, multiprocessors), 2 * multiprocessors / std::max(learners, 2));
 }
 
 void add_rates(DeviceModel& model) {

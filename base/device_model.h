@@ -24,6 +24,10 @@ struct DeviceModel {
   bool has_large_blocks() const { return architecture >= 80 && shared_bytes >= kLargeBlock; }
   // Whether it has the copy engine and the matrix units that only Hopper has.
   bool is_hopper() const { return architecture == 90; }
+  // The multiprocessors that one kernel's blocks are to fill where kernels of so many learners run at the same time:
+  // twice a learner's share, as a multiprocessor hides the waits of one block behind another. More blocks would only
+  // repeat what each does for itself, such as loading a filter or leaving a partial sum.
+  int multiprocessors_for(int learners) const;
   // Estimated µs of a separate pass: the launch, and `bytes` at about the rate of the memory.
   double pass_microseconds(int64_t bytes) const { return 2 + double(bytes) / (bytes_per_second / 1e6); }
 };

@@ -101,7 +101,7 @@ void keep_maxima(Graph& graph);
 // norm reads the convolution, the convolution also makes its partial statistics. If the convolution reads a batch norm,
 // the convolution's gradient also makes partial sums for the batch norm's gradient. Each saves a pass over images. Only
 // those that the device has kernels for are fused.
-void fuse_statistics(Graph& graph, const DeviceModel& device);
+void fuse_statistics(Graph& graph, const DeviceModel& device, int learners);
 
 // Two batch norms whose sum goes through Relu, as in a block that projects its input, become one node, and so do their
 // gradients. Each saves passes over images.

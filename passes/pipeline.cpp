@@ -133,7 +133,7 @@ const std::vector<Pass> kPasses = {
      [](const Passage&, Loop& loop) { lower_precision(loop.graph, loop.arenas); },
      "after the gradients, so that casts have none, and after the arenas, of which it makes lowered ones"},
     {"fuse_statistics", On::Training, kOptional, fused_kernels,
-     [](const Passage& in, Loop& loop) { fuse_statistics(loop.graph, in.options.device); },
+     [](const Passage& in, Loop& loop) { fuse_statistics(loop.graph, in.options.device, in.options.learners); },
      "after lower_precision: convolutions and batch norms meet without a cast between them"},
     {"fuse_batch_norm_pairs", On::Training, kOptional, fused_kernels, on_graph<fuse_batch_norm_pairs>,
      "after fuse_statistics, whose partial statistics and sums it takes over"},

@@ -22,6 +22,7 @@ struct ProgramOptions {
   bool generated_kernels = false;  // the devices compile kernels for regions: GPUs
   bool aside = false;              // small gradients of parameters run next to later nodes: GPUs, few learners
   DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
+  int learners = 1;                                 // that share a device, for the layouts of its kernels
   bool skips = false;                               // updates whose loss or gradients are not finite are skipped
   bool trains = true;              // false: the training loop is there for its weights and is not run; no gradients
   bool sums = false;               // several learners' gradients make an update
@@ -101,6 +102,7 @@ struct Program {
   double ema = 0;              // decay, per update, of the weights' moving average; 0: there is none
   int64_t validate_every = 1;  // epochs
   DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
+  int learners = 1;                                 // that share a device, for the layouts of its kernels
   bool skips = false;                               // as ProgramOptions has it
 
   const Loop* find(LoopRole role) const;  // nullptr: the program has no such loop

@@ -153,6 +153,7 @@ ProgramOptions passes_for(const SessionOptions& options) {
   const int64_t at_once = options.shared ? options.shared->at_once() : 1;
   const int64_t learners = options.learners.per_device * at_once;  // 0: found while training
   passes.aside = options.numerics.deterministic || (learners > 0 && has_few_learners(learners));
+  passes.learners = options.numerics.deterministic ? 1 : int(std::max<int64_t>(1, learners));
   passes.device = gpu_of(options);
   passes.without = options.numerics.without;
   passes.check = options.execution.check_passes;

@@ -290,6 +290,7 @@ Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<Tenso
                                                 .outputs = output_types,
                                                 .math = options.math,
                                                 .deterministic = options.deterministic,
+                                                .concurrent = options.concurrent,
                                                 .device = device.context()});
   std::vector<Buffer> in, out;
   std::vector<const void*> in_pointers;

@@ -39,6 +39,7 @@ struct RunOptions {
   StepScalars scalars = {};
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
+  int concurrent = 1;         // as KernelRequest has it
   bool share_aliases = true;  // outputs in the memory of their inputs, if Op::aliases or Op::overwrites says so
   int replays = 0;            // CUDA: run from a recording; the inputs change after the recording was made
   double measure = 0;         // seconds for which the kernel is run again and again to take its time; 0: it is not

@@ -58,13 +58,15 @@ struct Widened {
 class ConvolutionKernel final : public Kernel {
  public:
   ConvolutionKernel(const KernelRequest& request, ConvolutionProblem problem)
-      : context_(cuda_context(request)), way_{.problem = std::move(problem)} {
+      : context_(cuda_context(request)),
+        multiprocessors_(multiprocessors_of(request)),
+        way_{.problem = std::move(problem)} {
     using Chosen = ConvolutionEngine::Chosen;
     if (empty()) return;
     solution_.engine = first_engine(Chosen::First, context_.model, way_.problem);
     if (!solution_.found()) search();
     if (!solution_.found()) solution_.engine = first_engine(Chosen::Last, context_.model, way_.problem);
-    workspace_bytes_ = way_.workspace_bytes() + solution_.workspace_bytes(way_.problem, context_.multiprocessors);
+    workspace_bytes_ = way_.workspace_bytes() + solution_.workspace_bytes(way_.problem, multiprocessors_);
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -76,7 +78,7 @@ class ConvolutionKernel final : public Kernel {
     const ConvolutionProblem& problem = way_.problem;
     const auto* bias = problem.kind == Kind::ForwardBias ? input<float>(c, ConvInput::B) : nullptr;
     ConvolutionCall call{.stream = stream_of(c),
-                         .multiprocessors = context_.multiprocessors,
+                         .multiprocessors = multiprocessors_,
                          .a = c.inputs[BinaryInput::A],
                          .b = c.inputs[BinaryInput::B],
                          .bias = solution_.bias_apart ? nullptr : bias,
@@ -106,8 +108,8 @@ class ConvolutionKernel final : public Kernel {
       const DataType made = solution_.lowered_bytes > 0 ? problem.type : problem.output_type;
       way_.back(call.stream, made, call.result, c.outputs[0]);
     } else if (solution_.lowered_bytes > 0) {
-      launch_elementwise("conv gradient cast", call.stream, context_.multiprocessors, element_count(problem.w),
-                         Widened{}, output<float>(c, 0), static_cast<const __nv_bfloat16*>(call.result));
+      launch_elementwise("conv gradient cast", call.stream, multiprocessors_, element_count(problem.w), Widened{},
+                         output<float>(c, 0), static_cast<const __nv_bfloat16*>(call.result));
     }
     const bool relu_apart = problem.relu && engine != nullptr && engine->adds == ConvolutionEngine::Adds::Bias;
     if (solution_.bias_apart || relu_apart) add_bias(c, call.stream, relu_apart ? nullptr : bias);
@@ -150,9 +152,9 @@ class ConvolutionKernel final : public Kernel {
     const int64_t count = element_count(problem.y);
     const auto add_to = [&](auto* y) {
       if (problem.relu) {
-        arbalest::add_bias<true>(stream, context_.multiprocessors, count, channels, bias, y);
+        arbalest::add_bias<true>(stream, multiprocessors_, count, channels, bias, y);
       } else {
-        arbalest::add_bias<false>(stream, context_.multiprocessors, count, channels, bias, y);
+        arbalest::add_bias<false>(stream, multiprocessors_, count, channels, bias, y);
       }
     };
     if (problem.output_type == DataType::Float32) {
@@ -165,6 +167,7 @@ class ConvolutionKernel final : public Kernel {
   bool empty() const { return element_count(way_.problem.x) == 0 || element_count(way_.problem.y) == 0; }
 
   CudaContext& context_;
+  int multiprocessors_;
   Detour way_;  // the problem that is solved, as requested or another one
   Solution solution_;
   int64_t workspace_bytes_ = 0;

@@ -159,6 +159,22 @@ const std::vector<FusedSample>& halo_images() {
   return images;
 }
 
+// Images in the chunks that kernels of one of 16 learners take.
+const std::vector<FusedSample>& images_in_few_chunks() {
+  const auto sample = [](const Shape& image) {
+    return FusedSample{image, image[1], statistics_chunks(image, 16).chunk_rows};
+  };
+  static const std::vector<FusedSample> images = {sample({9, 16, 32, 32}), sample({36, 32, 8, 8}),
+                                                  sample({37, 64, 8, 8})};
+  return images;
+}
+// The samples of 3 × 3 convolutions with chunks that are given.
+std::vector<FusedSample> padded_images() {
+  std::vector<FusedSample> images = halo_images();
+  images.insert(images.end(), images_in_few_chunks().begin(), images_in_few_chunks().end());
+  return images;
+}
+
 Attributes in_chunks(int64_t chunk_pixels) {
   return {{"chunk_pixels", chunk_pixels}};
 }
@@ -182,7 +198,7 @@ std::vector<Sample> conv_statistics_samples() {
                        .output_count = 2,
                        .attributes = in_chunks(s.chunk_pixels)});
   }
-  for (const FusedSample& s : halo_images()) {
+  for (const FusedSample& s : padded_images()) {
     Attributes attributes = same_size();
     attributes.set("chunk_pixels", s.chunk_pixels);
     samples.push_back({.name = fmt::format("3 x 3, {} from {}", to_string(s.image), s.others),
@@ -242,7 +258,7 @@ std::vector<Sample> gradient_sums_samples() {
     add_gradient_sums(samples, "pointwise, ", s.image, s.others, {s.others, s.image[1], 1, 1},
                       in_chunks(s.chunk_pixels));
   }
-  for (const FusedSample& s : halo_images()) {
+  for (const FusedSample& s : padded_images()) {
     Attributes attributes = same_size();
     attributes.set("chunk_pixels", s.chunk_pixels);
     add_gradient_sums(samples, "3 x 3, ", s.image, s.others, {s.others, s.image[1], 3, 3}, attributes);

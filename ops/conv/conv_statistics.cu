@@ -73,7 +73,10 @@ double microseconds_of(CudaContext& context, const StatisticsEngine& engine, con
                        int64_t chunk_pixels) {
   const Shape& image = problem.output_shape();
   const int64_t partials = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
-  const auto run = [&](const ConvolutionCall& call) { engine.statistics(problem, chunk_pixels, call, call.workspace); };
+  const auto run = [&](ConvolutionCall call) {
+    call.multiprocessors = context.multiprocessors;  // which chunk_pixels was made for
+    engine.statistics(problem, chunk_pixels, call, call.workspace);
+  };
   return own_microseconds(context, engine.revision + std::to_string(chunk_pixels), problem, partials, run);
 }
 

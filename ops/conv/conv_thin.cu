@@ -78,10 +78,18 @@ int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {
   });
 }
 
+// Whether chunks are as this file's kernels take them: whole tiles. Of 64 channels and many pixels the kernels of
+// conv_halo.h have such chunks as well.
+bool has_whole_tiles(const Shape& image, int64_t chunk_pixels) {
+  const int64_t tile = int64_t{statistics_chunks(image).tile_rows} * image[3];
+  return chunk_pixels == 0 || (chunk_pixels % tile == 0 && (image[1] < 64 || has_few_pixels(image)));
+}
+
 // The convolution, or, transposed, the gradient of images, of the call's operands.
 template <bool Transposed, typename Epilogue>
-void call_thin(const ConvolutionProblem& problem, const ConvolutionCall& call, const Epilogue& epilogue) {
-  launch_thin<Transposed>(problem.x, call.stream, static_cast<const __nv_bfloat16*>(call.a),
+void call_thin(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+               const Epilogue& epilogue) {
+  launch_thin<Transposed>(problem.x, chunk_pixels, call.stream, static_cast<const __nv_bfloat16*>(call.a),
                           static_cast<const __nv_bfloat16*>(call.b), static_cast<__nv_bfloat16*>(call.result),
                           epilogue);
 }
@@ -93,19 +101,21 @@ void run_thin(const ConvolutionProblem& problem, const ConvolutionCall& call) {
         form.run(call.stream, static_cast<const __nv_bfloat16*>(call.a), static_cast<const __nv_bfloat16*>(call.b),
                  static_cast<float*>(call.result), static_cast<float*>(call.workspace));
       });
-    case Kind::GradInput: return call_thin<true>(problem, call, ThinPlain{});
-    default: return call_thin<false>(problem, call, ThinPlain{});
+    case Kind::GradInput: return call_thin<true>(problem, 0, call, ThinPlain{});
+    default: return call_thin<false>(problem, 0, call, ThinPlain{});
   }
 }
 
-void run_thin_statistics(const ConvolutionProblem& problem, int64_t, const ConvolutionCall& call, void* partials) {
-  call_thin<false>(problem, call, ThinStatistics{static_cast<Partial*>(partials)});
+void run_thin_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                         void* partials) {
+  call_thin<false>(problem, chunk_pixels, call, ThinStatistics{static_cast<Partial*>(partials)});
 }
 
-void run_thin_gradient_sums(const ConvolutionProblem& problem, int64_t, const ConvolutionCall& call,
+void run_thin_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
                             const GradientOf<__nv_bfloat16>& from, Mask mask, bool two, void* partials) {
   with_mask(mask, two, [&](auto kind, auto sum) {
-    call_thin<true>(problem, call, ThinGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
+    call_thin<true>(problem, chunk_pixels, call,
+                    ThinGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
   });
 }
 
@@ -120,8 +130,10 @@ constexpr ConvolutionEngine kThinEngine = {.name = "thin",
 
 constexpr StatisticsEngine kThinStatistics = {
     .name = "thin",
-    .accepts = [](const DeviceModel& device, const ConvolutionProblem& problem,
-                  int64_t chunk_pixels) { return chunk_pixels == 0 && takes_thin(device, problem); },
+    .accepts =
+        [](const DeviceModel& device, const ConvolutionProblem& problem, int64_t chunk_pixels) {
+          return takes_thin(device, problem) && has_whole_tiles(problem.x, chunk_pixels);
+        },
     .statistics = run_thin_statistics,
     .gradient_sums = run_thin_gradient_sums};
 

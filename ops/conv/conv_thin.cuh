@@ -243,8 +243,8 @@ constexpr int thin_shared_bytes(const ThinTiling& tiling) {
   return kFilter + (tiling.tiles_per_block > 1 ? 2 : 1) * thin_image_bytes<C>(tiling.rows, tiling.width);
 }
 
-// The blocks have a chunk of statistics_chunks() each.
-inline ThinTiling image_tiling(const Shape& image) {
+// The blocks have a chunk each, of so many pixels, as the attribute chunk_pixels has them.
+inline ThinTiling image_tiling(const Shape& image, int64_t chunk_pixels) {
   const StatisticsChunks chunks = statistics_chunks(image);
   ThinTiling t;
   t.height = int(image[2]);
@@ -252,15 +252,15 @@ inline ThinTiling image_tiling(const Shape& image) {
   t.rows = chunks.tile_rows;
   t.tiles = chunks.tiles;
   t.tiles_per_image = t.height / t.rows;
-  t.tiles_per_block = chunks.tiles_per_chunk;
-  t.blocks = chunks.chunks;
+  t.tiles_per_block = int(pixel_chunks(image, chunk_pixels).pixels / (t.rows * t.width));
+  t.blocks = (t.tiles + t.tiles_per_block - 1) / t.tiles_per_block;
   return t;
 }
 
 template <int C, int Out, int M, int Along, int Across, bool Transposed, typename Epilogue>
-void launch_thin_form(const Shape& image, cudaStream_t stream, const __nv_bfloat16* x, const __nv_bfloat16* w,
-                      __nv_bfloat16* y, const Epilogue& epilogue) {
-  const ThinTiling tiling = image_tiling(image);
+void launch_thin_form(const Shape& image, int64_t chunk_pixels, cudaStream_t stream, const __nv_bfloat16* x,
+                      const __nv_bfloat16* w, __nv_bfloat16* y, const Epilogue& epilogue) {
+  const ThinTiling tiling = image_tiling(image, chunk_pixels);
   const auto kernel = thin_convolution_kernel<C, Out, M, Along, Across, Transposed, Epilogue>;
   const int shared = thin_shared_bytes<C, Out, Transposed>(tiling);
   allow_shared(kernel, shared);
@@ -272,10 +272,10 @@ void launch_thin_form(const Shape& image, cudaStream_t stream, const __nv_bfloat
 // Images (N,C,H,W) in, the same out, in the form that was the fastest for so many pixels on an H200. Transposed: the
 // gradient of images. Throws RunError.
 template <bool Transposed, typename Epilogue>
-void launch_thin(const Shape& image, cudaStream_t stream, const __nv_bfloat16* x, const __nv_bfloat16* w,
-                 __nv_bfloat16* y, const Epilogue& epilogue) {
+void launch_thin(const Shape& image, int64_t chunk_pixels, cudaStream_t stream, const __nv_bfloat16* x,
+                 const __nv_bfloat16* w, __nv_bfloat16* y, const Epilogue& epilogue) {
   const bool few = has_few_pixels(image);
-  const auto launch = [&](auto form) { form(image, stream, x, w, y, epilogue); };
+  const auto launch = [&](auto form) { form(image, chunk_pixels, stream, x, w, y, epilogue); };
   switch (image[1]) {
     case 16: return launch(launch_thin_form<16, 16, 2, 8, 1, Transposed, Epilogue>);
     case 32:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/convolution_timer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -57,7 +59,7 @@ ConvolutionTimer::Operands ConvolutionTimer::operands(int64_t workspace_bytes) {
 
 ConvolutionCall ConvolutionTimer::call_with(const Operands& operands, cudaStream_t stream) const {
   return {stream,
-          context_.multiprocessors,
+          context_.model.multiprocessors_for(problem_.concurrent),
           operands.a.data(),
           operands.b.data(),
           static_cast<const float*>(operands.bias.data()),
@@ -189,7 +191,8 @@ double own_microseconds(CudaContext& context, const std::string& name, const Con
     const double microseconds = timer.time(call);
     return microseconds > 0 ? ConvolutionChoice{0, name, microseconds} : ConvolutionChoice();
   };
-  const std::string key = context.model.name + " " + name + " " + problem.key();
+  const std::string key = fmt::format("{} {} {} for {}", context.model.name, name, problem.key(),
+                                      context.model.multiprocessors_for(problem.concurrent));
   return ConvolutionChoices::of_process()
       .find(
           key, [](const ConvolutionChoice&) { return true; }, choose)

@@ -114,4 +114,8 @@ CudaContext& cuda_context(const KernelRequest& request) {
   return static_cast<CudaContext&>(*request.device);
 }
 
+int multiprocessors_of(const KernelRequest& request) {
+  return cuda_context(request).model.multiprocessors_for(request.deterministic ? 1 : request.concurrent);
+}
+
 }  // namespace arbalest

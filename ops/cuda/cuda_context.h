@@ -131,5 +131,8 @@ struct CudaContext : DeviceContext {
 
 // The request's context; throws RunError if it has none.
 CudaContext& cuda_context(const KernelRequest& request);
+// The multiprocessors that the kernel's blocks are to fill: DeviceModel::multiprocessors_for() the learners, but all of
+// them where bits must not depend on the number of learners. Throws as cuda_context().
+int multiprocessors_of(const KernelRequest& request);
 
 }  // namespace arbalest

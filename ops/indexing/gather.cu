@@ -78,7 +78,7 @@ std::unique_ptr<Kernel> gather_cuda(const KernelRequest& request) {
   const Gathering g(data, request.inputs[In::Indices],
                     normalized_axis(int_attribute(request.node, "axis"), data.shape.size()));
   const int64_t element = int64_t(size_of(data.dtype)), bytes = g.inner * element;  // of a slice
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_index(request, [=](auto index) {
     using Index = decltype(index);
     return make_kernel([=](const KernelContext& c) {
@@ -102,7 +102,7 @@ std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
   const std::vector<int64_t> padding = ints_attribute(request.node, "padding_index");
   const int64_t bytes = dx.bytes(), left_out = padding.empty() ? -1 : padding[0];
   const bool ordered = request.deterministic;
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return with_index(request, [=](auto index) {

@@ -96,7 +96,7 @@ std::unique_ptr<Kernel> sample(const KernelRequest& request) {
   const GridSampling s(request.node, request.inputs[GridSampleInput::X], request.inputs[GridSampleInput::Grid],
                        request.outputs[0]);
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[GridSampleInput::X].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -113,7 +113,7 @@ std::unique_ptr<Kernel> sample_gradient(const KernelRequest& request) {
                        request.inputs[GridSampleGradInput::dY]);
   const int64_t bytes = request.outputs[0].bytes(), count = request.inputs[GridSampleGradInput::dY].elements();
   const bool ordered = request.deterministic;
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[GridSampleGradInput::dY].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -132,7 +132,7 @@ std::unique_ptr<Kernel> grid_gradient(const KernelRequest& request) {
   const GridSampling s(request.node, request.inputs[GridSampleGridGradInput::X],
                        request.inputs[GridSampleGridGradInput::Grid], request.inputs[GridSampleGridGradInput::dY]);
   const int64_t count = s.samples * s.places;
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[GridSampleGridGradInput::dY].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {

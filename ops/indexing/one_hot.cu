@@ -38,7 +38,7 @@ template <typename Word>
 std::unique_ptr<Kernel> make_one_hot(const KernelRequest& request) {
   using In = OneHotInput;
   return make_kernel([extents = OneHotExtents(request), type = request.inputs[In::Indices].dtype,
-                      multiprocessors = cuda_context(request).multiprocessors](const KernelContext& c) {
+                      multiprocessors = multiprocessors_of(request)](const KernelContext& c) {
     if (extents.elements == 0) return;
     one_hot_kernel<<<blocks_for(extents.elements, multiprocessors), kThreads, 0, stream_of(c)>>>(
         extents, type, c.inputs[In::Indices], input<Word>(c, In::Values), output<Word>(c, 0));

@@ -87,7 +87,7 @@ struct PlacesLaunch {
         wide(request.inputs[IndexedInput::Indices].dtype == DataType::Int64),
         ordered(request.deterministic),
         bytes(request.outputs[0].bytes()),
-        multiprocessors(cuda_context(request).multiprocessors) {}
+        multiprocessors(multiprocessors_of(request)) {}
   Indices indices(const KernelContext& c) const { return {c.inputs[IndexedInput::Indices], wide}; }
   unsigned blocks(bool by_group) const {
     return blocks_for(by_group ? places.groups() : places.elements(), multiprocessors);

@@ -41,7 +41,7 @@ std::unique_ptr<Kernel> top_k_cuda(const KernelRequest& request) {
   const bool has_values = request.has_output(Out::Values), has_indices = request.has_output(Out::Indices);
   const AxisVectors from(x, axis), to(request.outputs[has_values ? 0 : 1], axis);
   const TopKOrder order{int_attribute(request.node, "largest") != 0};
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const auto make = [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {

@@ -115,7 +115,7 @@ class LossElements {
   LossElements(const KernelRequest& request, size_t predictions)
       : weighted_(request.has_input(predictions + 2)),
         weights_(predictions + 2),
-        multiprocessors_(cuda_context(request).multiprocessors) {
+        multiprocessors_(multiprocessors_of(request)) {
     const Shape& shape = request.inputs[predictions].shape;
     rows_ = shape[0];
     for (size_t axis = 1; axis < shape.size(); ++axis) {

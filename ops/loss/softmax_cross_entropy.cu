@@ -362,7 +362,7 @@ std::unique_ptr<Kernel> loss(const KernelRequest& request) {
 std::unique_ptr<Kernel> entropy_gradient(const KernelRequest& request) {
   using In = LossGradInput;
   const ScoreRows rows(request.inputs[In::X]);
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   // Few rows are added up by every block in less time than one more kernel takes.
   constexpr int64_t kFewRows = 8192;
   const bool differ = request.inputs[In::Target].dtype == DataType::Int32 &&

@@ -42,7 +42,7 @@ void register_math_accumulate_cuda(OpRegistry& registry) {
   registry.find("arbalest.Accumulate")->cuda = [](const KernelRequest& request) {
     require_float(request, In::Gradients, "float gradients");
     const int64_t count = request.inputs[In::Gradients].elements();
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     const auto scale = float(float_attribute(request.node, "scale"));
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;

@@ -41,7 +41,7 @@ std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
   const DataType to = request.outputs[0].dtype;
   if (to == DataType::Float64) fail_type(request, to, "float, bfloat16, bool, uint8, int32 and int64");
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_element(request, request.inputs[0].dtype, [=](auto element) {
     using From = decltype(element);
     return make_kernel([=](const KernelContext& c) {

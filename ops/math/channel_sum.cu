@@ -85,7 +85,7 @@ std::unique_ptr<Kernel> make_relu_grad_sums(int64_t rows, int64_t channels, int 
 void register_math_channel_sum_cuda(OpRegistry& registry) {
   registry.find("arbalest.ChannelSum")->cuda = [](const KernelRequest& request) {
     const TensorType& x = request.inputs[0];
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     const float scale = float(float_attribute(request.node, "scale"));
     const int64_t channels = x.shape[1], rows = channels == 0 ? 0 : x.elements() / channels;
     return with_type(request, x.dtype, [=](auto element) {
@@ -94,7 +94,7 @@ void register_math_channel_sum_cuda(OpRegistry& registry) {
   };
   registry.find("arbalest.ReluGradSums")->cuda = [](const KernelRequest& request) {
     const TensorType& dy = request.inputs[0];
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     const int64_t channels = dy.shape[1], rows = channels == 0 ? 0 : dy.elements() / channels;
     return with_type(request, dy.dtype, [=](auto element) {
       return make_relu_grad_sums<decltype(element)>(rows, channels, multiprocessors);

@@ -39,7 +39,7 @@ KernelFactory relation_factory(Relation relation) {
   return [relation](const KernelRequest& request) {
     const Strided walk(elementwise::walked_types(request));
     const int64_t count = request.outputs[0].elements();
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     return with_element(request, request.inputs[In::A].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
@@ -59,7 +59,7 @@ std::unique_ptr<Kernel> make_question(const KernelRequest& request, Question que
   const bool negative = infinite && int_attribute(request.node, "detect_negative") != 0;
   const bool positive = infinite && int_attribute(request.node, "detect_positive") != 0;
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return make_kernel([=](const KernelContext& c) {
     if (count == 0) return;
     question_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(

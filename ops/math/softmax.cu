@@ -359,7 +359,7 @@ template <typename Launch, typename Columns>
 KernelFactory softmax_factory(size_t inputs, const Launch& launch, const Columns& columns) {
   return [=](const KernelRequest& request) {
     const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       constexpr int kWide = 4 / sizeof(element);
       const Neighbours single(v, 1), wide(v, v.step % kWide == 0 ? kWide : 1);

@@ -31,7 +31,7 @@ void register_math_where_cuda(OpRegistry& registry) {
   registry.find("Where")->cuda = [](const KernelRequest& request) {
     const Strided walk(elementwise::walked_types(request));
     const int64_t count = request.outputs[0].elements();
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     return with_word(request.outputs[0].dtype, [=](auto word) {
       using T = decltype(word);
       return make_kernel([=](const KernelContext& c) {

@@ -31,7 +31,7 @@ void register_metrics_keep_rows_cuda(OpRegistry& registry) {
     require_float(request, In::Rows, "float rows");
     const int64_t batch = request.inputs[In::Rows].shape[0], columns = request.inputs[In::Rows].shape[1];
     const int64_t capacity = request.inputs[In::State].shape[0], devices = int_attribute(request.node, "devices");
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     return make_kernel([=](const KernelContext& c) {
       if (batch * columns == 0) return;
       keep_rows_kernel<<<blocks_for(batch * columns, multiprocessors), kThreads, 0, stream_of(c)>>>(

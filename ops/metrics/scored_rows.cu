@@ -41,7 +41,7 @@ std::unique_ptr<Kernel> scored_rows(const KernelRequest& request) {
   const int64_t scores = of_scores.size() > 1 ? of_scores.back() : 1;
   const int64_t labels = of_scores.size() > 1 && of_labels.size() == of_scores.size() ? of_labels.back() : 1;
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return make_kernel([=](const KernelContext& c) {
     if (count == 0) return;
     scored_rows_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(

@@ -83,7 +83,7 @@ std::unique_ptr<Kernel> average_pool(const KernelRequest& request) {
   const AveragePool pool(request.node, request.inputs[kForward ? 0 : 1],
                          kForward ? request.outputs[0] : request.inputs[0]);
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);

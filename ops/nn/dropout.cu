@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) keep_kernel(int64_t count, const T* 
 
 std::unique_ptr<Kernel> make_dropout(const KernelRequest& request, const Dropping& dropping) {
   using Out = DropoutOutput;
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const bool mask = request.has_output(Out::Mask);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
@@ -57,7 +57,7 @@ std::unique_ptr<Kernel> make_dropout(const KernelRequest& request, const Droppin
 std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
   using Out = DropoutOutput;
   const int64_t count = request.outputs[Out::Y].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {

@@ -12,7 +12,7 @@ namespace {
 
 std::unique_ptr<Kernel> average(const KernelRequest& request) {
   const SumAxes axes(Strided({request.inputs[0], request.outputs[0]}));
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     const ReductionLaunch<reductions::ReduceMean, T> mean(axes, multiprocessors);

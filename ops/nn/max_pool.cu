@@ -39,7 +39,7 @@ std::unique_ptr<Kernel> plain_max_pool(const KernelRequest& request) {
   using Out = MaxPoolOutput;
   const DeviceWindow window(sliding_window(request.node, request.inputs[0], request.outputs[Out::Y]));
   const int64_t count = request.outputs[Out::Y].elements();
-  const int channels = int(request.inputs[0].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
+  const int channels = int(request.inputs[0].shape[1]), multiprocessors = multiprocessors_of(request);
   const bool indexed = request.has_output(Out::Indices),
              columns_first = int_attribute(request.node, "storage_order") != 0;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
@@ -58,7 +58,7 @@ std::unique_ptr<Kernel> plain_max_pool_gradient(const KernelRequest& request) {
   using In = MaxPoolGradInput;
   const DeviceWindow window(sliding_window(request.node, request.inputs[In::X], request.inputs[In::Y]));
   const int64_t count = request.outputs[0].elements();
-  const int channels = int(request.inputs[In::X].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
+  const int channels = int(request.inputs[In::X].shape[1]), multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -110,7 +110,7 @@ std::unique_ptr<Kernel> windows_maxima(const KernelRequest& request, bool kept) 
       make_pool(sliding_window(request.node, request.inputs[0], request.outputs[Out::Y]), request.inputs[0]);
   const bool small = is_small(request.inputs[0].bytes());
   const int64_t count = request.outputs[Out::Y].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -146,7 +146,7 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
       make_pool(sliding_window(request.node, request.inputs[In::X], request.inputs[In::Y]), request.inputs[In::X]);
   const bool small = is_small(request.inputs[In::X].bytes());
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -169,7 +169,7 @@ std::unique_ptr<Kernel> max_pool_taps_gradient(const KernelRequest& request) {
       make_pool(sliding_window(request.node, request.outputs[0], request.inputs[In::dY]), request.outputs[0]);
   const bool small = is_small(request.outputs[0].bytes());
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[In::dY].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {

@@ -30,7 +30,7 @@ std::unique_ptr<Kernel> make_random(const KernelRequest& request) {
   const Node& node = request.node;
   const std::string name = node.op->internal ? string_attribute(node, "node") : node.name;
   const RandomNumbers numbers(node, name, request.outputs[0].elements());
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.outputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {

@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> make_stochastic_depth(const KernelRequest& request, cons
   const int64_t samples = request.inputs[0].shape[0];
   const int64_t length = samples == 0 ? 0 : request.inputs[0].elements() / samples;
   const Dropping dropping(request.node, name, samples);
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     constexpr int W = int(16 / sizeof(T));

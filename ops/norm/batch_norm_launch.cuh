@@ -18,7 +18,7 @@ struct NormLayouts {
 
   // `resident`: blocks of the broadcast's kernel that a multiprocessor runs at once.
   NormLayouts(const KernelRequest& request, const TensorType& x, int resident) {
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     channels = x.shape[1];
     rows = channels == 0 ? 0 : x.elements() / channels;
     width = int(16 / size_of(x.dtype));

@@ -19,7 +19,7 @@ PartTable make_table(const KernelRequest& request, size_t parts, Place at, int w
   PartTable table{};
   int64_t bytes = 0;
   for (size_t i = 0; i < parts; ++i) bytes += request.inputs[at(i)].bytes();
-  const ColumnLimits limits = limits_of(bytes, cuda_context(request).multiprocessors);
+  const ColumnLimits limits = limits_of(bytes, multiprocessors_of(request));
   Columns& all = table.all;
   int fewest = kThreads;
   for (size_t i = 0; i < parts; ++i) {
@@ -91,7 +91,7 @@ bool take_inputs(const KernelContext& c, size_t parts, Place at, const T** point
 
 std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const int widest_packs = widest(request, 1, training_part);
   const int64_t channels = type.shape[1], rows = type.elements() / channels;
   const Columns narrow = reduction_columns(rows, channels, 1, type.bytes(), multiprocessors);

@@ -71,7 +71,7 @@ std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
   using In = LayerNormInput;
   using Out = LayerNormOutput;
   const NormRows rows(request.node, request.inputs[In::X]);
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const bool has_scale = request.has_input(In::Scale), has_bias = request.has_input(In::Bias);
   const bool has_mean = request.has_output(Out::Mean), has_inv_std = request.has_output(Out::InvStd);
   return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
@@ -118,7 +118,7 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
   using In = NormalizeGradInput;
   using Out = NormalizeGradOutput;
   const NormRows rows(request.node, request.inputs[In::X]);
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const bool has_scale = request.has_input(In::Scale), wants_scale = request.has_output(Out::dScale),
              wants_bias = request.has_output(Out::dBias);
   const bool sums = wants_scale || wants_bias, has_more = request.has_input(In::Summand);

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
 std::unique_ptr<Kernel> lrn_cuda(const KernelRequest& request) {
   const auto windows = channel_windows<float>(request);
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -61,7 +61,7 @@ std::unique_ptr<Kernel> lrn_gradient(const KernelRequest& request) {
   using In = GradByInput;
   const auto windows = channel_windows<float>(request);
   const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   return with_type(request, request.inputs[In::dY].dtype, [=](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {

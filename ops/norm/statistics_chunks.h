@@ -30,16 +30,18 @@ inline int64_t most_tile_pixels(const Shape& image) {
   return image[1] >= 64 ? 64 : image[1] >= 32 && has_few_pixels(image) ? 128 : 256;
 }
 
-// `image`: (N,C,H,W), nothing empty.
-inline StatisticsChunks statistics_chunks(const Shape& image) {
-  constexpr int kFewTiles = 512;
+// `image`: (N,C,H,W), nothing empty. Where kernels of so many learners run at the same time, blocks of four fill a
+// device, and of more learners each takes fewer.
+inline StatisticsChunks statistics_chunks(const Shape& image, int learners = 1) {
+  constexpr int kFewTiles = 512, kLeastChunks = 8;
   const int64_t height = image[2], width = image[3];
   int64_t rows = std::clamp<int64_t>(most_tile_pixels(image) / width, 1, height);
   while (height % rows != 0) --rows;
   StatisticsChunks c;
   c.tile_rows = int(rows);
   c.tiles = int(image[0] * (height / rows));
-  const int most_chunks = c.tiles <= kFewTiles ? 128 : 256;  // every block of the batch norm reads all of them again
+  // Every block of the batch norm reads all of them again.
+  const int most_chunks = std::max(kLeastChunks, (c.tiles <= kFewTiles ? 128 : 256) * 4 / std::max(learners, 4));
   c.tiles_per_chunk = (c.tiles + most_chunks - 1) / most_chunks;
   c.chunks = (c.tiles + c.tiles_per_chunk - 1) / c.tiles_per_chunk;
   c.chunk_rows = int64_t{c.tiles_per_chunk} * rows * width;

@@ -60,7 +60,7 @@ void register_optim_moving_average_cuda(OpRegistry& registry) {
   registry.find("arbalest.MovingAverage")->cuda = [](const KernelRequest& request) {
     require_float(request, In::Weights, "float weights");
     const int64_t count = request.inputs[In::Weights].elements();
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     const MovingAverageSteps steps = MovingAverageSteps::of(request.node);
     auto run = [=](const KernelContext& c) {
       const float *weights = input<float>(c, In::Weights), *average = input<float>(c, In::Average);

@@ -59,7 +59,7 @@ class MuonDirections {
       : momentum_(float(float_attribute(request.node, "momentum"))),
         nesterov_(int_attribute(request.node, "nesterov") != 0),
         count_(request.inputs[UpdateOperands::kWeights].elements()),
-        multiprocessors_(cuda_context(request).multiprocessors),
+        multiprocessors_(multiprocessors_of(request)),
         matrices_(request, places_of(request.node)) {}
 
   int64_t workspace_bytes() const { return directions_bytes() + matrices_.workspace_bytes(); }

@@ -38,7 +38,7 @@ void register_optim_skip_cuda(OpRegistry& registry) {
   registry.find("arbalest.KeepStatistics")->cuda = [](const KernelRequest& request) {
     check_type(request);
     const int64_t count = request.inputs[In::Statistics].elements();
-    const unsigned blocks = blocks_for(count, cuda_context(request).multiprocessors);
+    const unsigned blocks = blocks_for(count, multiprocessors_of(request));
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       keep_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, In::Statistics),
@@ -49,7 +49,7 @@ void register_optim_skip_cuda(OpRegistry& registry) {
   registry.find("arbalest.RestoreStatistics")->cuda = [](const KernelRequest& request) {
     check_type(request);
     const int64_t count = request.inputs[In::Statistics].elements();
-    const unsigned blocks = blocks_for(count, cuda_context(request).multiprocessors);
+    const unsigned blocks = blocks_for(count, multiprocessors_of(request));
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       restore_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, In::Kept),

@@ -261,7 +261,7 @@ class UpdateBinding {
 template <bool Averaging, typename Rule, typename GroupsOf>
 std::unique_ptr<Kernel> make_update(const KernelRequest& request, GroupsOf groups_of) {
   const int64_t count = request.inputs[UpdateOperands::kWeights].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const Rule rule = Rule::of(request.node);
   const UpdateBinding<Rule::kSlots> binding(request);
   int64_t parameters = 0, workspace = 0;

@@ -298,7 +298,7 @@ std::unique_ptr<Kernel> attention_by_rows(const KernelRequest& request, const At
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([e = attention_extents(p), at = p.at, stored = request.has_output(Out::Statistics),
-                        processors = cuda_context(request).multiprocessors](const KernelContext& c) {
+                        processors = multiprocessors_of(request)](const KernelContext& c) {
       const int64_t rows = e.samples * e.heads * e.queries;
       if (rows == 0 || e.depth == 0) return;
       const T* bias = e.bias_samples > 0 ? input<T>(c, at.bias) : nullptr;
@@ -373,7 +373,7 @@ std::unique_ptr<Kernel> gradients_by_cudnn(const KernelRequest& request, const A
 std::unique_ptr<Kernel> gradients_by_rows(const KernelRequest& request, const AttentionProblem& p) {
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    return make_kernel([e = attention_extents(p), at = p.at, processors = cuda_context(request).multiprocessors,
+    return make_kernel([e = attention_extents(p), at = p.at, processors = multiprocessors_of(request),
                         of_bias = request.has_output(p.at.dbias)](const KernelContext& c) {
       launch_grad<T>(e, at, processors, c);
       if (of_bias) launch_grad_bias<T>(e, at, processors, c);

@@ -108,7 +108,7 @@ class FewColumnsSums final : public Kernel {
   FewColumnsSums(const KernelRequest& request, const Problem& problem)
       : problem_(problem),
         blocks_(int(
-            std::min((problem.k + kTileRows - 1) / kTileRows, int64_t{4} * cuda_context(request).multiprocessors))) {}
+            std::min((problem.k + kTileRows - 1) / kTileRows, int64_t{4} * multiprocessors_of(request)))) {}
 
   int64_t workspace_bytes() const override { return blocks_ * problem_.m * problem_.n * int64_t(sizeof(float)); }
 
@@ -141,7 +141,7 @@ std::unique_ptr<Kernel> product_of_few_columns(const KernelRequest& request, con
   }
   const FewColumns sizes = {problem.m, int(problem.k), int(problem.n), problem.trans_b, problem.alpha, problem.beta};
   return make_kernel([=, at = problem.inputs, type = problem.in, adds_bias = problem.addend == Addend::Row,
-                      processors = cuda_context(request).multiprocessors](const KernelContext& c) {
+                      processors = multiprocessors_of(request)](const KernelContext& c) {
     require_alignment("products of few columns", {c.inputs[at.a], c.inputs[at.b], c.outputs[0]});
     with_stored(type, [&](auto element) {
       using T = decltype(element);

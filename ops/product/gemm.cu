@@ -93,7 +93,7 @@ std::unique_ptr<Kernel> product_without_terms(const KernelRequest& request, cons
   const int64_t elements = problem.products() * problem.m * problem.n;
   if (elements == 0) return make_kernel([](const KernelContext&) {});
   if (problem.k != 0) return nullptr;
-  return make_kernel([=, processors = cuda_context(request).multiprocessors](const KernelContext& c) {
+  return make_kernel([=, processors = multiprocessors_of(request)](const KernelContext& c) {
     const size_t bytes = size_t(elements) * size_of(problem.out);
     const int summand = problem.inputs.summand;
     if (summand < 0) CUDA_CHECK(cudaMemsetAsync(c.outputs[0], 0, bytes, stream_of(c)));

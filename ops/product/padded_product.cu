@@ -106,7 +106,7 @@ class PaddedProduct final : public Kernel {
         padding_(padding),
         memory_(padded_memory(problem, padding)),
         parts_(parts_of(problem, padding)),
-        multiprocessors_(cuda_context(request).multiprocessors) {
+        multiprocessors_(multiprocessors_of(request)) {
     KernelRequest inner = request;
     inner.workspace_limit = request.workspace_limit - memory_for_padding(request);
     const auto make = [&](int64_t part) {

@@ -482,7 +482,7 @@ std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const Atte
   using Out = AttentionOutput;
   const ShortExtents e = short_extents(p);
   return with_extents(p, [&](auto rows, auto depth, auto pack) {
-    const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostShortRows / rows()));
+    const dim3 grid = grid_of(e, multiprocessors_of(request), 32 * (kMostShortRows / rows()));
     const auto kernel = short_attention_kernel<rows(), depth(), pack()>;
     constexpr int kShared = int(3 * sizeof(ShortRows<rows(), depth()>));
     allow_shared(kernel, kShared);
@@ -499,7 +499,7 @@ std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const Atte
 std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const AttentionProblem& p) {
   const ShortExtents e = short_extents(p);
   const int warps = std::max(p.queries, p.keys) <= kFewShortRows ? 1 : kMostShortRows / 16;
-  const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 / warps);
+  const dim3 grid = grid_of(e, multiprocessors_of(request), 32 / warps);
   const bool of_bias = request.has_output(p.at.dbias);
   const int scores = e.queries * e.keys, matrices = int(p.bias_samples * p.bias_heads);
   const int64_t partials = int64_t(grid.x) * grid.y;

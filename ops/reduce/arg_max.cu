@@ -81,7 +81,7 @@ std::unique_ptr<Kernel> arg_cuda(const KernelRequest& request, bool greatest) {
   reduced[normalized_axis(int_attribute(request.node, "axis"), reduced.size())] = true;
   const SumAxes axes(reducing_walk({reduced, flag_attribute(request.node, "keepdims")}, x, y));
   const Selection selection{greatest, flag_attribute(request.node, "select_last_index")};
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   switch (x.dtype) {
     case DataType::Int32: return make_arg<int32_t>(axes, selection, multiprocessors);
     case DataType::Int64: return make_arg<int64_t>(axes, selection, multiprocessors);

@@ -62,7 +62,7 @@ std::unique_ptr<Kernel> cum_sum_cuda(const KernelRequest& request) {
   const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
   const bool exclusive = int_attribute(request.node, "exclusive") != 0;
   const bool reverse = int_attribute(request.node, "reverse") != 0;
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const auto make = [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {

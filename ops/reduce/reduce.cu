@@ -35,7 +35,7 @@ std::unique_ptr<Kernel> reduction(const KernelRequest& request) {
   using reductions::Integers;
   const TensorType &x = request.inputs[0], &y = request.outputs[0];
   const SumAxes axes(reducing_walk(ReducedAxes(request.node, x.shape.size()), x, y));
-  const int processors = cuda_context(request).multiprocessors;
+  const int processors = multiprocessors_of(request);
   if constexpr (Reduction::kIntegers != Integers::None) {
     if (x.dtype == DataType::Int32) return make_reduction<Reduction, int32_t>(axes, processors);
     if (x.dtype == DataType::Int64) return make_reduction<Reduction, int64_t>(axes, processors);

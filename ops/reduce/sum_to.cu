@@ -37,7 +37,7 @@ std::unique_ptr<Kernel> make_sum(const SumAxes& axes, int multiprocessors) {
 void register_reduce_sum_to_cuda(OpRegistry& registry) {
   registry.find("arbalest.SumTo")->cuda = [](const KernelRequest& request) {
     const SumAxes axes(Strided({request.inputs[0], request.outputs[0]}));
-    const int multiprocessors = cuda_context(request).multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
     return with_type(request, request.inputs[0].dtype,
                      [=](auto element) { return make_sum<decltype(element)>(axes, multiprocessors); });
   };

@@ -99,11 +99,12 @@ class RegionKernel final : public Kernel {
     }
     CudaContext& context = cuda_context(request);
     // A region that does not fill the device goes by single elements, to be spread over more of it.
-    packs_ = walk_.count > int64_t{2} * kThreads * context.multiprocessors;
+    const int multiprocessors = multiprocessors_of(request);
+    packs_ = walk_.count > int64_t{2} * kThreads * multiprocessors;
     const int width = packs_ ? source_.width : 1;
-    blocks_ = blocks_for((walk_.count + width - 1) / width, context.multiprocessors);
+    blocks_ = blocks_for((walk_.count + width - 1) / width, multiprocessors);
     if (source_.by_columns) {
-      columns_.emplace(walk_, source_, context.multiprocessors);
+      columns_.emplace(walk_, source_, multiprocessors);
       packs_ = true;
       blocks_ = unsigned(columns_->samples * columns_->chunks * columns_->slices);
     }

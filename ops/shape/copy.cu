@@ -129,7 +129,7 @@ bool all_aligned(const KernelContext& c, const RowCopy& copy) {
 
 std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, const Copying& copying) {
   const int64_t bytes = int64_t(size_of(request.inputs[0].dtype)), elements = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int multiprocessors = multiprocessors_of(request);
   const std::optional<RowCopy> by_rows = row_copy(copying, bytes, elements);
   return make_kernel([=](const KernelContext& c) {
     if (by_rows && all_aligned(c, *by_rows)) {

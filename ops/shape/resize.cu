@@ -436,7 +436,7 @@ std::unique_ptr<Kernel> resample(const KernelRequest& request, bool backward) {
   const Plan plan{.r = RowResampling(resampling),
                   .source = from.elements(),
                   .wide = int(16 / size_of(from.dtype)),
-                  .multiprocessors = cuda_context(request).multiprocessors,
+                  .multiprocessors = multiprocessors_of(request),
                   .outside = resampling.outside};
   return with_type(request, from.dtype, [&](auto element) -> std::unique_ptr<Kernel> {
     using T = decltype(element);

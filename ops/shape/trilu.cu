@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) trilu_kernel(Triangle t, const Word*
 template <typename Word>
 std::unique_ptr<Kernel> make_trilu(const KernelRequest& request) {
   return make_kernel(
-      [t = Triangle(request), multiprocessors = cuda_context(request).multiprocessors](const KernelContext& c) {
+      [t = Triangle(request), multiprocessors = multiprocessors_of(request)](const KernelContext& c) {
         if (t.elements() == 0) return;
         trilu_kernel<<<blocks_for(t.elements(), multiprocessors), kThreads, 0, stream_of(c)>>>(t, input<Word>(c, 0),
                                                                                                output<Word>(c, 0));

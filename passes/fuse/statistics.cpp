@@ -29,7 +29,7 @@ bool is_folded_by_stride(const Node& node, const Shape& filter) {
 // The pixels of a chunk, as PixelChunks has them, if the device has a kernel and the convolution that makes `image`, or
 // that image's gradient, is one of those that kernels of ours fuse.
 std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image,
-                                      const DeviceModel& device) {
+                                      const DeviceModel& device, int learners) {
   if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
   if (!all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) return std::nullopt;
   const Shape& filter = graph.values[node.input(ConvInput::W)].type.shape;
@@ -43,7 +43,8 @@ std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, cons
   const bool few = channels == 16 || channels == 32 || (channels == 64 && has_few_pixels(image.shape));
   if (few && device.has_large_blocks() && image.shape[3] <= kWidestThin && fills_tiles(image.shape) &&
       filter == Shape{channels, channels, 3, 3} && all_are(node, "pads", 1)) {
-    return 0;
+    const int64_t chunks = statistics_chunks(image.shape, learners).chunk_rows;
+    return chunks == pixel_chunks(image.shape, 0).pixels ? 0 : chunks;
   }
   // These are, when kernels are made: against a convolution and a pass of its own.
   const bool packed = device.is_hopper() && filter[0] % 8 == 0 && filter[1] % 8 == 0;
@@ -59,7 +60,8 @@ std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, cons
 
 class StatisticsFusion {
  public:
-  StatisticsFusion(Graph& graph, const DeviceModel& device) : graph_(graph), device_(device), rewriter_(graph) {}
+  StatisticsFusion(Graph& graph, const DeviceModel& device, int learners)
+      : graph_(graph), device_(device), learners_(learners), rewriter_(graph) {}
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
@@ -80,7 +82,7 @@ class StatisticsFusion {
     const NodeId producer = rewriter_.producer(value, op);
     if (producer == kNone || rewriter_.value(value).view.base != kNone) return {};
     const std::optional<int64_t> chunks =
-        fusible_chunks(graph_, rewriter_.node(producer), rewriter_.value(value).type, device_);
+        fusible_chunks(graph_, rewriter_.node(producer), rewriter_.value(value).type, device_, learners_);
     return chunks ? Producer{producer, *chunks} : Producer{};
   }
 
@@ -133,13 +135,14 @@ class StatisticsFusion {
 
   const Graph& graph_;
   const DeviceModel& device_;
+  int learners_;
   Rewriter rewriter_;
 };
 
 }  // namespace
 
-void fuse_statistics(Graph& graph, const DeviceModel& device) {
-  StatisticsFusion(graph, device).run();
+void fuse_statistics(Graph& graph, const DeviceModel& device, int learners) {
+  StatisticsFusion(graph, device, learners).run();
 }
 
 }  // namespace arbalest

@@ -23,6 +23,16 @@ TEST_CASE("a GPU's model is found by its name or a driver's longer one") {
   CHECK_THROWS_AS(device_model("A99"), GraphError);
 }
 
+TEST_CASE("kernels of many learners are laid out for twice a learner's share of a GPU") {
+  const DeviceModel model = device_model("H200");
+  CHECK(model.multiprocessors_for(1) == 132);
+  CHECK(model.multiprocessors_for(2) == 132);
+  CHECK(model.multiprocessors_for(4) == 66);
+  CHECK(model.multiprocessors_for(16) == 16);
+  CHECK(model.multiprocessors_for(1000) == 8);
+  CHECK(DeviceModel{.multiprocessors = 4}.multiprocessors_for(16) == 4);
+}
+
 TEST_CASE("a GPU without a model of its name has the rates of its architecture by its share of multiprocessors") {
   DeviceModel known{.name = "NVIDIA H200", .architecture = 90, .multiprocessors = 132};
   add_rates(known);

@@ -384,14 +384,18 @@ TEST_CASE("chunks of pointwise convolutions are whole tiles, for two blocks a pr
 TEST_CASE("chunks of statistics cover an image without a rest, but for the last") {
   for (const Shape& image : {Shape{64, 16, 32, 32}, Shape{129, 16, 16, 16}, Shape{3, 32, 17, 19}, Shape{601, 64, 8, 8},
                              Shape{1, 16, 1, 1}, Shape{2, 12, 90, 300}}) {
-    INFO(to_string(image));
-    const StatisticsChunks c = statistics_chunks(image);
-    const int64_t pixels = image[0] * image[2] * image[3];
-    CHECK(image[2] % c.tile_rows == 0);
-    CHECK(c.chunk_rows == c.tiles_per_chunk * c.tile_rows * image[3]);
-    CHECK((c.chunks - 1) * c.chunk_rows < pixels);
-    CHECK(c.chunks * c.chunk_rows >= pixels);
-    CHECK(c.chunks <= 256);
+    for (const int learners : {1, 4, 16, 1000}) {
+      INFO(to_string(image), ", ", learners, " learners");
+      const StatisticsChunks c = statistics_chunks(image, learners);
+      const int64_t pixels = image[0] * image[2] * image[3];
+      CHECK(image[2] % c.tile_rows == 0);
+      CHECK(c.chunk_rows == c.tiles_per_chunk * c.tile_rows * image[3]);
+      CHECK((c.chunks - 1) * c.chunk_rows < pixels);
+      CHECK(c.chunks * c.chunk_rows >= pixels);
+      CHECK(c.chunks <= std::max(8, 256 * 4 / std::max(learners, 4)));
+      // The attribute alone says the same.
+      CHECK(pixel_chunks(image, c.chunk_rows).chunks == c.chunks);
+    }
   }
   CHECK(fills_tiles({1, 16, 32, 32}));
   CHECK(fills_tiles({4, 64, 8, 8}));

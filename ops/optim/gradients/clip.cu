@@ -69,7 +69,7 @@ void register_optim_gradients_clip_cuda(OpRegistry& registry) {
     const bool skips = int_attribute(request.node, "skip") != 0;
     // Without a bound nothing has to be known of the norm.
     const bool sums_squares = bound > 0 || skips;
-    const unsigned blocks = sums_squares ? blocks_for((count + 3) / 4, cuda_context(request).multiprocessors) : 0;
+    const unsigned blocks = sums_squares ? blocks_for((count + 3) / 4, multiprocessors_of(request)) : 0;
     auto run = [=](const KernelContext& c) {
       const float* gradients = input<float>(c, 0);
       auto* sums = static_cast<double*>(c.workspace);

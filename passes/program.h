@@ -102,7 +102,6 @@ struct Program {
   double ema = 0;              // decay, per update, of the weights' moving average; 0: there is none
   int64_t validate_every = 1;  // epochs
   DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
-  int learners = 1;                                 // that share a device, for the layouts of its kernels
   bool skips = false;                               // as ProgramOptions has it
 
   const Loop* find(LoopRole role) const;  // nullptr: the program has no such loop

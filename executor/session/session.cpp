@@ -153,7 +153,6 @@ ProgramOptions passes_for(const SessionOptions& options) {
   const int64_t at_once = options.shared ? options.shared->at_once() : 1;
   const int64_t learners = options.learners.per_device * at_once;  // 0: found while training
   passes.aside = options.numerics.deterministic || (learners > 0 && has_few_learners(learners));
-  passes.learners = options.numerics.deterministic ? 1 : int(std::max<int64_t>(1, learners));
   passes.device = gpu_of(options);
   passes.without = options.numerics.without;
   passes.check = options.execution.check_passes;
@@ -177,6 +176,7 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
                       const std::function<void(std::string_view, const Graph&)>& after) {
   const PlanRequest& request = prepared.request;
   ProgramOptions passes = passes_for(options);
+  passes.learners = options.numerics.deterministic ? 1 : request.learners * request.at_once;
   passes.skips = options.divergence.then == OnDivergence::Skip;
   const StrategySpec& strategy = strategy_spec(request.strategy.name);
   passes.sums = strategy.sums_gradients;

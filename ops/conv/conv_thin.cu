@@ -78,11 +78,12 @@ int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {
   });
 }
 
-// Whether chunks are as this file's kernels take them: whole tiles. Of 64 channels and many pixels the kernels of
-// conv_halo.h have such chunks as well.
+// Whether chunks are as fuse_statistics makes them for this file's kernels. Others that are whole tiles by chance are
+// those of conv_halo.h.
 bool has_whole_tiles(const Shape& image, int64_t chunk_pixels) {
   const int64_t tile = int64_t{statistics_chunks(image).tile_rows} * image[3];
-  return chunk_pixels == 0 || (chunk_pixels % tile == 0 && (image[1] < 64 || has_few_pixels(image)));
+  return chunk_pixels == 0 ||
+         (chunk_pixels % tile == 0 && fills_tiles(image) && (image[1] < 64 || has_few_pixels(image)));
 }
 
 // The convolution, or, transposed, the gradient of images, of the call's operands.

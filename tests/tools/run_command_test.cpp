@@ -197,6 +197,24 @@ TEST_CASE("plan shows the graph without passes that are left out") {
   }
 }
 
+TEST_CASE("convolutions of many learners on a GPU leave statistics of fewer, larger chunks") {
+  const TestFolder folder;
+  const std::string graph = write_net(folder, R"(a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)
+  h = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (a))");
+  const auto has_chunks = [&](std::vector<const char*> more) {
+    std::vector<const char*> words = {"plan",    graph.c_str(),     "--devices", "cuda:0", "--gpu",       "H200",
+                                      "--after", "fuse_statistics", "--batch",   "64",     "--precision", "bf16"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Command command = test::parse(words);
+    const test::Redirected out((folder / "out").string());
+    CHECK(command_plan(options_of<PlanCommandOptions>(command)) == kDone);
+    return fmt::format("{}", fmt::join(out.lines(), "\n")).find("chunk_pixels = 512") != std::string::npos;
+  };
+  CHECK(has_chunks({"--learners", "16"}));
+  CHECK_FALSE(has_chunks({"--learners", "4"}));
+  CHECK_FALSE(has_chunks({"--learners", "16", "--deterministic"}));  // the bits of one learner
+}
+
 TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for") {
   const TestFolder folder;
   const std::string graph = folder.write("g.onnxtxt", std::string(kSmallGraph)).string();

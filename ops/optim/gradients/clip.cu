@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // CUDA kernels of arbalest.ClipFactor: sums of squares by block, then their sum by one block. Both are in double, since
-// squares of finite gradients may leave the range of float, and in an order that depends on the number of elements and
-// the device alone.
+// squares of finite gradients may leave the range of float, and in an order that depends on the number of elements, the
+// device and, without --deterministic, how many learners share it.
 
 #include "ops/cuda/sums.cuh"
 

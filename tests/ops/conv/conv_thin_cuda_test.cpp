@@ -51,6 +51,18 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
   }
 }
 
+TEST_CASE("statistics of convolutions of few channels come in chunks of whole tiles, if tiles are full") {
+  const auto takes = [](const Shape& image, int64_t chunk_pixels) {
+    return kThinStatistics.accepts(device_model("H200"), problem_of(Kind::Forward, image), chunk_pixels);
+  };
+  CHECK(takes({64, 16, 32, 32}, 0));
+  CHECK(takes({64, 16, 32, 32}, 2048));
+  CHECK_FALSE(takes({64, 16, 32, 32}, 100));
+  CHECK(takes({64, 64, 8, 8}, 128));
+  CHECK_FALSE(takes({128, 64, 14, 14}, 196));  // that of conv_halo.h, and seven tiles that are half empty
+  CHECK_FALSE(takes({256, 64, 56, 56}, 56 * 4));
+}
+
 TEST_CASE("which convolutions have few channels") {
   const ConvolutionProblem good = problem_of(Kind::Forward, {2, 16, 8, 8});
   CHECK(is_thin(good));

@@ -81,6 +81,11 @@ void check_metric_names(const Graph& graph, const std::vector<std::string>& keys
   }
 }
 
+bool judges_falling_rate(const Graph& graph) {
+  const Node* train = graph.find_op(op::Train);
+  return train && float_attribute(*train, "ema") == 0 && LearningRate(*train).ends();
+}
+
 Graph without_validation(Graph graph) {
   Table<NodeId, int64_t> order(graph.nodes.size());
   for (const NodeId n : order.ids()) {

@@ -24,6 +24,9 @@ void check_metric_names(const Graph& graph, const std::vector<std::string>& keys
 // The graph as it trains when nothing validates it.
 Graph without_validation(Graph graph);
 
+// Whether validations before the end judge weights whose rate has yet to fall, and no moving average of them.
+bool judges_falling_rate(const Graph& graph);
+
 // A warning if there are no --weights: what a model says that was not trained means nothing.
 void tell_of_fresh_weights(const FileOptions& files);
 

@@ -214,7 +214,8 @@ std::string bench_text(const CLI::App& app, const ScalingOptions& options) {
   for (const std::string& change : options.set) {
     const size_t equals = change.find('=');
     if (equals == change.npos) throw GraphError(fmt::format("--set {}: expected NODE.ATTRIBUTE=VALUE", change));
-    bench.settings.push_back({change.substr(0, equals), {change.substr(equals + 1)}});
+    const std::string name = change.substr(0, equals);
+    bench.settings.push_back({name == "prefetch.batch" ? "batch" : name, {change.substr(equals + 1)}});
   }
   return text_of(bench, options.write);
 }

@@ -48,6 +48,9 @@ constexpr int kLikelyOnGpu = 8;  // for which kernels are chosen until more are 
 // Those that hold for the sweep rather than for each of its runs.
 const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set", "time-limit"};
 
+// Another name of an attribute, which varies by the attribute's own: so no trial is given both.
+constexpr const char* kShortForSet = "batch";
+
 // Notes the options of runs that are given, and those that may differ.
 void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& options) {
   options.words = {options.graph};
@@ -56,7 +59,7 @@ void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& op
     if (names.empty() || names.front() == "help") continue;
     const std::string& name = names.front();
     const bool given = option->count() > 0;
-    if (!given && !kOfSweep.contains(name)) options.varies.insert(name);
+    if (!given && !kOfSweep.contains(name) && name != kShortForSet) options.varies.insert(name);
     if (!given || (kOfSweep.contains(name) && name != "set")) continue;
     if (option->get_expected_max() == 0) {
       if (option->results().front() != "false") options.words.push_back("--" + name);

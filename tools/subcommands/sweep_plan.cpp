@@ -164,6 +164,18 @@ void refuse_of_trials(std::string_view option) {
   }
 }
 
+// A warning if early rungs would judge rates that have yet to fall.
+void tell_of_falling_rate(const SweepPlan& plan, const Graph& graph) {
+  const auto& first = plan.trials.front();
+  const bool varies =
+      std::any_of(first.begin(), first.end(), [](const auto& each) { return each.first == "train.ema"; });
+  if (varies || !judges_falling_rate(graph)) return;
+  warn(
+      fmt::format("the rate falls until epoch {}: at earlier rungs large rates look worse than they end; with "
+                  "--set train.ema=0.98 rungs judge a moving average of the weights, which shows more of the end",
+                  plan.halving->epochs.back()));
+}
+
 SweepPlan sweep_plan(const SweepOptions& options, const Graph& graph) {
   SweepPlan plan;
   plan.title = graph.name;
@@ -193,6 +205,7 @@ SweepPlan sweep_plan(const SweepOptions& options, const Graph& graph) {
                       "more --epochs, or no search",
                       plan.halving->epochs.front()));
     }
+    tell_of_falling_rate(plan, graph);
   }
   check_names(plan, options, graph);
   check_attributes(plan, options, graph);

@@ -555,6 +555,7 @@ TEST_CASE("bench scaling writes the file that it stands for, whose trials are it
   CHECK(place.text("out") == "arbalest bench " + file + "\n");
   const std::string text = read_text(file);
   CHECK(text.starts_with("[settings]\ngraph = \"" + graph + "\"\n"));
+  CHECK(text.find("\nbatch = ") != std::string::npos);  // by which [peer] knows it
   const BenchFile read = read_bench_file(file);
   CHECK(read.throughput->windows == 3);
   CHECK(read.throughput->window_seconds == 0.5);

@@ -794,6 +794,7 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
           "--vary hidden.units and --set hidden.units=4 both change");
   refused({"--vary", "prefetch.source=glyphs:,shapes:", "--folds", "3"},
           "--vary prefetch.source and --folds both change");
+  refused({"--vary", "batch=16,32"}, "an attribute of the graph: prefetch.batch");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "1"},

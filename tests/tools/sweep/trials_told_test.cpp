@@ -44,6 +44,19 @@ bool has_warning(const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("sweep: a search by rungs warns of rates that have yet to fall there") {
+  Place place;
+  const auto warns = [&](const char* schedule, const char* ema) {
+    const Noted noted;
+    CHECK(place.sweep({"--vary", "train.lr=0.003,0.03,0.01", "--search", "asha", "--epochs", "3", "--set",
+                       "train.epochs=3", "--set", schedule, "--set", ema, "--dry-run"}) == 0);
+    return has_warning("the rate falls until epoch 3");
+  };
+  CHECK(warns("train.schedule=linear", "train.ema=0"));
+  CHECK_FALSE(warns("train.schedule=linear", "train.ema=0.9"));
+  CHECK_FALSE(warns("train.schedule=constant", "train.ema=0"));
+}
+
 TEST_CASE("sweep: trials that end before any validation are ranked by the loss of training, in iterations") {
   Place place;
   CHECK(place.sweep({"--vary", "train.lr=1e-6,0.03", "--iterations", "5"}) == 0);  // an epoch has 12

@@ -61,8 +61,9 @@ std::vector<std::string> faults_of_gradient(const Op& op) {
                          [&](const Sample& sample, const auto& add) { add("gradient", check_gradient(op, sample)); });
 }
 
-std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op) {
+std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op, const std::function<bool()>& takes) {
   return for_each_sample(op, [&](const Sample& sample, const auto& add) {
+    if (takes && !takes()) return;
     const double least = std::max(sample.tolerance, kCudaTolerance);
     add("CUDA, fp32", compare_with_oracle(device, op, sample, DataType::Float32, {}, least));
     add("CUDA, tf32", compare_with_oracle(device, op, sample, DataType::Float32, {.math = MathMode::Tf32},

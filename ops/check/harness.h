@@ -5,6 +5,7 @@
 // that it stands for (Op::decompose).
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -72,10 +73,11 @@ std::string compare_with_oracle(TestDevice& device, const Op& op, const Sample& 
 std::string check_gradient(const Op& op, const Sample& sample);
 
 // Faults found with the operator's samples, one sentence each: of its CPU kernel against the oracle in every precision,
-// of its gradient, and of its CUDA kernel against the oracle.
+// of its gradient, and of its CUDA kernel against the oracle. `takes` is asked before each sample, and false leaves it
+// out.
 std::vector<std::string> faults_on_cpu(const Op& op);
 std::vector<std::string> faults_of_gradient(const Op& op);
-std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op);
+std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op, const std::function<bool()>& takes = {});
 
 // The time that a device takes for one of an operator's samples, and its least work.
 struct Performance {

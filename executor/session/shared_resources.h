@@ -3,6 +3,7 @@
 // Resources that runs of one process share if several train at the same time: threads, the devices' libraries and
 // kernels, data sets, and samples that are prepared once.
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,6 +26,8 @@ class SharedResources {
   SharedResources(int at_once, int threads, bool gpus);
 
   int at_once() const { return at_once_; }
+  // Runs that are set up from here on have kernels for so many at once on each device.
+  void expect(int at_once) { at_once_ = at_once; }
   const std::shared_ptr<ExecutorThreads>& threads() const { return threads_; }
   const std::shared_ptr<DeviceCache>& devices() const { return devices_; }
   // Held while a run makes kernels and allocates: kernels are timed then, and libraries' handles are shared.
@@ -37,7 +40,7 @@ class SharedResources {
   std::shared_ptr<const SampleStores> samples(const std::string& name, const std::function<SampleStores()>& make);
 
  private:
-  const int at_once_;
+  std::atomic<int> at_once_;
   const std::shared_ptr<ExecutorThreads> threads_;
   const std::shared_ptr<DeviceCache> devices_;
   std::mutex set_up_;

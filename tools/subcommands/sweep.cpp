@@ -42,8 +42,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostAtOnce = 64;
-constexpr int kMostOnGpu = 32;   // unless told otherwise
-constexpr int kLikelyOnGpu = 8;  // for which kernels are chosen until more are found to pay
+constexpr int kMostOnGpu = 32;  // unless told otherwise
 
 // Those that hold for the sweep rather than for each of its runs.
 const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set", "time-limit"};
@@ -81,14 +80,13 @@ int lanes_for(const SweepOptions& options, const std::vector<PlanDevice>& device
 SweepSurroundings surroundings_for(const SweepOptions& options, const std::vector<PlanDevice>& devices, int most) {
   const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
   const int each = (most + int(devices.size()) - 1) / int(devices.size());
-  const int at_once = options.at_once == 0 && gpus ? std::min(each, kLikelyOnGpu) : each;
   const int threads = thread_count(options.session);
   constexpr int kFewestOfGpu = 4;  // make a GPU's kernels
   SweepSurroundings around;
   around.folder = options.out;
   around.devices = devices;
   around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
-  around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
+  around.shared = std::make_shared<SharedResources>(each, threads, gpus);
   return around;
 }
 

@@ -19,6 +19,7 @@
 #include "base/time/deadlines.h"
 #include "executor/console/terminal.h"
 #include "executor/plan/make_plan.h"
+#include "executor/session/shared_resources.h"
 #include "executor/sweep/lane_tuner.h"
 #include "tools/command/interrupt.h"
 #include "tools/experiment/answer/summary.h"
@@ -28,6 +29,20 @@ namespace arbalest {
 namespace {
 
 namespace fs = std::filesystem;
+
+// The lanes while trials run, with what these share.
+struct Lanes {
+  JobLanes* jobs = nullptr;
+  SharedResources* shared = nullptr;
+  int devices = 1;
+
+  // Trials that begin from here on have kernels for so many lanes of all devices.
+  void expect(int lanes) const { shared->expect((lanes + devices - 1) / devices); }
+  void allow(int lanes) const {
+    expect(lanes);
+    jobs->allow(lanes);
+  }
+};
 
 // The sweep while it runs: its log, its lines on the terminal, the models that it keeps.
 class Sweep {
@@ -59,12 +74,12 @@ class Sweep {
     JobLanes lanes(schedule_, most, [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
                    {[this](int left, const std::string& why) { tell_shrunk(left, why); },
                     [this](const SweepJob& job, const std::string& why) { tell_too_large(job, why); }});
-    lanes_ = &lanes;
+    lanes_ = {&lanes, around.shared.get(), int(devices.size())};
     const int first = std::max(1, kFirstOnGpu / std::max(1, int(options_.session.learners.per_device)));
     if (options_.at_once == 0 && gpus) tuner_.emplace(first * int(devices.size()), most);
-    if (tuner_) lanes.allow(tuner_->lanes());
+    if (tuner_) lanes_.allow(tuner_->lanes());
     lanes.run(ending.get_token());
-    lanes_ = nullptr;
+    lanes_ = {};
     const bool over = schedule_.over();
     if (over || !record_.plan.halving) keep_best();
     clear_status();
@@ -144,6 +159,7 @@ class Sweep {
     const std::scoped_lock lock(mutex_);
     clear_status();
     tuner_.reset();  // memory decides
+    lanes_.expect(at_once);
     log_.lanes(at_once, why);
     warn(fmt::format("{} from here on, since there is no memory for more: {}",
                      at_once == 1 ? "one trial trains at a time" : fmt::format("{} trials train at once", at_once),
@@ -171,7 +187,7 @@ class Sweep {
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
     if (!tuner_->look(seconds, images, training >= tuner_->lanes())) return;
-    lanes_->allow(tuner_->lanes());
+    lanes_.allow(tuner_->lanes());
     if (tuner_->done()) log_.lanes(tuner_->lanes(), "more at once do not train faster");
   }
 
@@ -258,7 +274,7 @@ class Sweep {
   std::mutex mutex_;                      // of what follows, the log, the record, and standard output
   std::map<int, SweepResult> under_way_;  // by trial
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  JobLanes* lanes_ = nullptr;  // while they run
+  Lanes lanes_;
   std::optional<LaneTuner> tuner_;
   int64_t ended_images_ = 0;                     // of jobs that have ended
   std::set<std::pair<int, std::string>> noted_;  // what has been told of the trial whose notes are

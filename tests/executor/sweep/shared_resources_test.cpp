@@ -37,6 +37,19 @@ TEST_CASE("shared resources: a name is made once while it is used, or was asked 
   CHECK(made == 7);
 }
 
+TEST_CASE("shared resources: runs are set up for as many as are expected by then") {
+  SessionOptions options;
+  options.learners.devices = {{PlanDevice::Kind::Cpu, 0}};
+  options.shared = std::make_shared<SharedResources>(4, 1, false);
+  Prepared prepared = prepare(tiny(TinyNet()), options);
+  CHECK(prepared.request.at_once == 4);
+  options.shared->expect(16);
+  CHECK(prepared.request.at_once == 4);
+  set_learners(prepared, 1, options);
+  CHECK(prepared.request.at_once == 16);
+  CHECK(prepare(tiny(TinyNet()), options).request.at_once == 16);
+}
+
 TEST_CASE("shared resources: samples hold the sources that they are of") {
   SessionOptions options;
   options.learners.devices = {{PlanDevice::Kind::Cpu, 0}};

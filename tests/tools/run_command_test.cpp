@@ -202,13 +202,19 @@ TEST_CASE("convolutions of many learners on a GPU leave statistics of fewer, lar
   const std::string graph = write_net(folder, R"(a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)
   h = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (a))");
   const auto has_chunks = [&](std::vector<const char*> more) {
-    std::vector<const char*> words = {"plan",    graph.c_str(),     "--devices", "cuda:0", "--gpu",       "H200",
-                                      "--after", "fuse_statistics", "--batch",   "64",     "--precision", "bf16"};
+    std::vector<const char*> words = {
+        "plan",        graph.c_str(),    "--devices",
+        "cuda:0",      "--gpu",          "H200",
+        "--precision", "bf16",           "--batch",
+        "64",          "--set",          "prefetch.source=synthetic:?shape=1x16x16&classes=10&size=5000",
+        "--after",     "fuse_statistics"};
     words.insert(words.end(), more.begin(), more.end());
     const Command command = test::parse(words);
     const test::Redirected out((folder / "out").string());
-    CHECK(command_plan(options_of<PlanCommandOptions>(command)) == kDone);
-    return fmt::format("{}", fmt::join(out.lines(), "\n")).find("chunk_pixels = 512") != std::string::npos;
+    const int status = command_plan(options_of<PlanCommandOptions>(command));
+    const std::string listing = fmt::format("{}", fmt::join(out.lines(), "\n"));
+    return status == kDone && listing.find("arbalest.ConvStatistics") != std::string::npos &&
+           listing.find("chunk_pixels = 512") != std::string::npos;
   };
   CHECK(has_chunks({"--learners", "16"}));
   CHECK_FALSE(has_chunks({"--learners", "4"}));

@@ -147,31 +147,19 @@ const std::vector<FusedSample>& pointwise_images() {
   return images;
 }
 
-// Samples of 3 × 3 convolutions in chunks of whole rows. Tiles are parts of rows and of images; the number of
-// tiles is odd, too.
-const std::vector<FusedSample>& halo_images() {
-  const auto sample = [](const Shape& image, int64_t others) {
+// Samples of 3 × 3 convolutions in chunks of whole rows, whose tiles are parts of rows and of images, with an odd
+// number of tiles, too; and in those that kernels for few channels take of one of 16 learners.
+const std::vector<FusedSample>& padded_images() {
+  const auto halo = [](const Shape& image, int64_t others) {
     const HaloTile tile = halo_tile(image, device_model(kUsualDevice).multiprocessors);
     return FusedSample{image, others, 2 * tile.pixels() * (image[3] / tile.width)};
   };
-  static const std::vector<FusedSample> images = {sample({2, 64, 28, 28}, 48), sample({5, 136, 7, 7}, 72),
-                                                  sample({3, 64, 14, 14}, 128)};
-  return images;
-}
-
-// Images in the chunks that kernels of one of 16 learners take.
-const std::vector<FusedSample>& images_in_few_chunks() {
-  const auto sample = [](const Shape& image) {
+  const auto thin = [](const Shape& image) {
     return FusedSample{image, image[1], statistics_chunks(image, 16).chunk_rows};
   };
-  static const std::vector<FusedSample> images = {sample({9, 16, 32, 32}), sample({36, 32, 8, 8}),
-                                                  sample({37, 64, 8, 8})};
-  return images;
-}
-// The samples of 3 × 3 convolutions with chunks that are given.
-std::vector<FusedSample> padded_images() {
-  std::vector<FusedSample> images = halo_images();
-  images.insert(images.end(), images_in_few_chunks().begin(), images_in_few_chunks().end());
+  static const std::vector<FusedSample> images = {halo({2, 64, 28, 28}, 48),  halo({5, 136, 7, 7}, 72),
+                                                  halo({3, 64, 14, 14}, 128), thin({9, 16, 32, 32}),
+                                                  thin({36, 32, 8, 8}),       thin({37, 64, 8, 8})};
   return images;
 }
 

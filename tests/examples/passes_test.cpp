@@ -15,7 +15,7 @@
 #include "tests/examples/published.h"
 #include "tests/examples/small_models.h"
 #include "tests/executor/fixture.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 #include "tests/passes/in_double.h"
 
 using namespace arbalest;

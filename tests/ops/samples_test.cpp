@@ -20,7 +20,7 @@
 #include "ops/fused/decomposed.h"
 #include "ops/math/strided.h"
 #include "tests/made_cases.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

@@ -16,7 +16,7 @@
 #include "ops/norm/batch_norms.h"
 #include "passes/autodiff.h"
 #include "passes/pipeline.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 #include "tests/passes/program_numbers.h"
 #include "tests/structure/sources.h"
 

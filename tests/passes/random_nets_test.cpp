@@ -15,7 +15,7 @@
 #include "graph/verify/check_sound.h"
 #include "ops/builtin_ops.h"
 #include "passes/pipeline.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 #include "tests/passes/program_numbers.h"
 
 using namespace arbalest;

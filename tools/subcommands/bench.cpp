@@ -204,7 +204,7 @@ std::string bench_text(const CLI::App& app, const ScalingOptions& options) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || read.contains(name)) continue;
-    const std::string setting = setting_of_option(name);
+    const std::string setting = setting_stated_by(name);
     if (setting.empty() || option->count() > 1) {
       throw GraphError(fmt::format("--write {}: a bench file has no setting for {}{}", options.write, name,
                                    setting.empty() ? "" : ", given twice"));
@@ -214,8 +214,8 @@ std::string bench_text(const CLI::App& app, const ScalingOptions& options) {
   for (const std::string& change : options.set) {
     const size_t equals = change.find('=');
     if (equals == change.npos) throw GraphError(fmt::format("--set {}: expected NODE.ATTRIBUTE=VALUE", change));
-    const std::string name = change.substr(0, equals);
-    bench.settings.push_back({name == "prefetch.batch" ? "batch" : name, {change.substr(equals + 1)}});
+    const std::string name = change.substr(0, equals), known = setting_stated_by(name);
+    bench.settings.push_back({known.empty() ? name : known, {change.substr(equals + 1)}});
   }
   return text_of(bench, options.write);
 }

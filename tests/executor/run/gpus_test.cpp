@@ -12,7 +12,7 @@
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/reference.h"
 #include "tests/io/test_folder.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

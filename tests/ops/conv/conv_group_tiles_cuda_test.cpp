@@ -6,7 +6,7 @@
 
 #include "ops/conv/grouped/conv_group_tiles.h"
 #include "tests/ops/conv/engine_check.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 

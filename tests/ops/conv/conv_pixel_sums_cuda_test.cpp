@@ -5,7 +5,7 @@
 #include "ops/conv/conv_pixel_sums.h"
 
 #include "tests/ops/conv/engine_check.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 

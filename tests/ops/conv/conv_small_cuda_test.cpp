@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/ops/conv/engine_check.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 

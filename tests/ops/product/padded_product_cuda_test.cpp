@@ -10,7 +10,7 @@
 
 #include "graph/graph.h"
 #include "tests/ops/lowered_tensor.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 using namespace arbalest::cuda;

@@ -9,7 +9,7 @@
 #include "graph/graph.h"
 #include "ops/cuda/recorded_graph.h"
 #include "tests/ops/lowered_tensor.h"
-#include "tests/ops/part.h"
+#include "tests/part.h"
 
 using namespace arbalest;
 using arbalest::cuda::is_small_product;

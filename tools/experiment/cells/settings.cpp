@@ -74,10 +74,8 @@ const std::vector<std::string>& setting_names() {
   return all;
 }
 
-std::string setting_of_option(const std::string& word) {
-  const auto states = [&](const Rule& rule) {
-    return rule.word == word && (rule.kind == Kind::Option || rule.kind == Kind::Flag);
-  };
+std::string setting_stated_by(const std::string& word) {
+  const auto states = [&](const Rule& rule) { return !rule.word.empty() && rule.word == word; };
   const auto found = std::find_if(kRules.begin(), kRules.end(), states);
   return found == kRules.end() ? "" : std::string(found->name);
 }

@@ -14,8 +14,9 @@ using Settings = std::map<std::string, std::string>;  // by name
 // other programs.
 const std::vector<std::string>& setting_names();
 
-// The setting that an option states, given with its dashes; "": a bench file has none for it.
-std::string setting_of_option(const std::string& word);
+// The setting that an option, given with its dashes, or an attribute states, by a name of its own: "batch" of
+// "prefetch.batch"; "": a bench file has none for it.
+std::string setting_stated_by(const std::string& word);
 
 // The words that state the settings, in the order of their names: "--learners", "2", "--set", "train.lr=0.1".
 // `training`: for `arbalest run`, otherwise for `arbalest bench scaling`.

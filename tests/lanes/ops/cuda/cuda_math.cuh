@@ -2,7 +2,6 @@
 #pragma once
 // The part of ops/cuda/cuda_math.cuh that kernels use which run on lanes.h.
 
-#include "ops/cuda/packs.cuh"
 #include "tests/lanes/lanes.h"
 
 namespace arbalest::cuda {

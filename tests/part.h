@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A part of what a test checks, for compute-sanitizer, whose runs take hours in one process. It is every Nth check from
-// the Kth on with ARBALEST_PART=K/N in the environment, all without it.
+// A part of what a test checks, for tests that take long in one process: on GPUs, and under compute-sanitizer. It is
+// every Nth check from the Kth on with ARBALEST_PART=K/N in the environment, all without it.
 
 #include <doctest/doctest.h>
 

@@ -24,12 +24,38 @@ def json_objects(text):
             yield found
 
 
+RUNNING = set()  # processes, each with a group of what it starts
+
+
 def started(command, gpu, **streams):
     environment = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
     try:
-        return subprocess.Popen(command, text=True, env=environment, start_new_session=True, **streams)
+        process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **streams)
     except OSError as error:
         raise RunFailed(f"{command[0]}: {error.strerror}") from None
+    RUNNING.add(process)
+    return process
+
+
+def end(process):
+    """Kills the process, and what it has started, which would hold the GPUs."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    RUNNING.discard(process)
+
+
+def end_all_on_signals():
+    """Lets Ctrl-C, SIGTERM and SIGHUP end this process at once, with all that was started."""
+    def end_all(number, _):
+        for process in list(RUNNING):
+            end(process)
+        os._exit(128 + number)
+
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, end_all)
 
 
 def failure(status, answers, errors):
@@ -44,12 +70,10 @@ def run(command, timeout, gpu=None):
     process = started(command, gpu, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         output, errors = process.communicate(timeout=timeout)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)  # and what it has started, which would hold the GPUs
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise RunFailed(f"took more than {timeout:g} s") from None
-        raise
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"took more than {timeout:g} s") from None
+    finally:
+        end(process)
     if process.returncode != 0:
         raise failure(process.returncode, json_objects(output), errors)
     return output
@@ -90,8 +114,4 @@ class Held:
         return self
 
     def __exit__(self, *_):
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
+        end(self.process)

@@ -13,6 +13,7 @@
 #include "executor/run/bind_plan.h"
 #include "executor/session/facts.h"
 #include "executor/session/initial_values.h"
+#include "executor/session/shared_resources.h"
 #include "executor/weights/class_names.h"
 #include "executor/world/agreement.h"
 #include "io/formats/layout.h"
@@ -23,7 +24,7 @@ LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const Infer
     : prepared(prepare_inference(std::move(graph), options, asked)),
       plan(own_plan(prepared, options)),
       binding(bind_plan(plan, thread_count(options), options.execution.device_timeout, bind_options(prepared, options),
-                        make_device_cache())) {
+                        options.shared ? options.shared->devices() : make_device_cache())) {
   for (const ValueId output : loop().outputs) {
     const Value& value = loop().graph.values[output];
     const bool batched = !value.type.shape.empty() && value.type.shape[0] == loop().batch;

@@ -22,6 +22,7 @@ PredictOptions options_of(const SweepPlan& plan, int trial, const SweepSurroundi
   options.session.files = {};
   options.session.files.weights = trial_model(around.folder, trial);
   options.session.checkpoints = {};
+  options.session.shared = around.shared;  // the source, and what the devices keep
   options.format = LineFormat::Csv;
   return options;
 }

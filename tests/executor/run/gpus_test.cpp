@@ -75,8 +75,10 @@ TEST_CASE("learners on several GPUs train as the equations say") {
   std::vector<std::pair<std::vector<int>, int>> layouts = {{{0}, 3}, {{0, 1}, 1}, {{1, 0}, 2}};
   if (gpu_count() >= 3) layouts.push_back({first_gpus(3), 2});
   if (gpu_count() >= 4) layouts.insert(layouts.end(), {{{1, 3}, 1}, {first_gpus(4), 2}});
+  Part part;
   for (const Training& training : kTrainings) {
     for (const auto& [gpus, learners] : layouts) {
+      if (!part.has_next()) continue;
       const Setting setting = setting_of(training, gpus, learners);
       INFO(to_string(setting));
       CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);
@@ -117,8 +119,10 @@ TEST_CASE("AdamW, clipping, parameter groups and frozen layers on several GPUs t
 
 TEST_CASE("gradients travel between GPUs in buckets, also of several batches") {
   if (lacks_gpus()) return;
+  Part part;
   for (const int64_t accumulate : {1, 2}) {
     for (const int learners : {1, 2}) {
+      if (!part.has_next()) continue;
       Setting setting = setting_of(kTrainings[0], first_gpus(gpu_count()), learners);
       setting.strategy.bucket_bytes = 64;
       setting.accumulate = accumulate;
@@ -150,7 +154,9 @@ TEST_CASE("moving averages on several GPUs are as the equations say") {
 
 TEST_CASE("all GPUs validate one model") {
   if (lacks_gpus()) return;
+  Part part;
   for (const Training& training : kTrainings) {
+    if (!part.has_next()) continue;
     Setting setting = setting_of(training, first_gpus(gpu_count()), 2);
     setting.test_samples = 61;
     setting.iterations = 4 * setting.rounds;

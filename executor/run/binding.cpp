@@ -44,7 +44,7 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   request.deterministic = options.deterministic;
   request.workspace_limit = options.workspace_limit;
   request.device = queues.context(lane);
-  request.concurrent = concurrent;
+  request.concurrent = options.deterministic ? 1 : concurrent;  // the same bits whatever runs at the same time
   try {
     return factory(request);
   } catch (const RunError& error) {

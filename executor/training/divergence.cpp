@@ -45,14 +45,15 @@ bool DivergencePolicy::is_finite(Segment& segment, Checkpoints& checkpoints) {
          found->iteration, Diverged::Of::Training});
     return false;
   }
-  if (!finds()) return true;
+  const bool may_go_back = options_.divergence.then == OnDivergence::Rollback && segment.complete();
+  if (!finds() && !may_go_back) return true;
   SegmentSnapshot now = segment.own_snapshot();
   if (const std::string what = segment.not_finite(now); !what.empty()) {
     const int64_t at = segment.position().iteration;
     segment.diverge({fmt::format("{} are no longer finite after iteration {}", what, at), at, Diverged::Of::Training});
     return false;
   }
-  before_ = std::move(now);
+  if (finds()) before_ = std::move(now);
   return true;
 }
 

@@ -21,7 +21,7 @@ class DivergencePolicy {
 
   // At rest, or at the end of a segment: whether all is well. A checkpoint may have found weights or statistics that
   // are not finite while the loss was. --find-nan looks at weights and sums each time, and keeps them if they are
-  // finite.
+  // finite. A run that may go back looks at them at the end of a segment: a checkpoint may still be under way there.
   bool is_finite(Segment& segment, Checkpoints& checkpoints);
   // The error with the node that makes the first value that is not finite, if that is asked for.
   Diverged located(const Diverged& error, const Segment& segment) const;

@@ -61,8 +61,7 @@ Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& 
 Solution solve_by(const Engine& engine, CudaContext& context, const ConvolutionProblem& problem) {
   if (!engine.accepts(context.model, problem) || (problem.deterministic && !engine.is_faster(context.model, problem)))
     return {};
-  const int learners = problem.deterministic ? 1 : problem.concurrent;  // as it is timed and runs
-  const int64_t workspace = engine.workspace_bytes(problem, context.model.multiprocessors_for(learners));
+  const int64_t workspace = engine.workspace_bytes(problem, context.model.multiprocessors_for(problem.concurrent));
   if (workspace > problem.workspace_limit) return {};
   if (problem.deterministic) return {.engine = &engine};
   const auto run = [&](ConvolutionCall call) {

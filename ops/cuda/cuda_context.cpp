@@ -115,7 +115,7 @@ CudaContext& cuda_context(const KernelRequest& request) {
 }
 
 int multiprocessors_of(const KernelRequest& request) {
-  return cuda_context(request).model.multiprocessors_for(request.deterministic ? 1 : request.concurrent);
+  return cuda_context(request).model.multiprocessors_for(request.concurrent);
 }
 
 }  // namespace arbalest

@@ -151,6 +151,18 @@ TEST_CASE("a world whose loss is not finite goes back to the same checkpoint eve
   }
 }
 
+TEST_CASE("a world whose end alone shows that it is not finite goes back, too") {
+  const Place place;
+  run(place, 2, two_epochs(place, "ssgd"));
+  Words words = diverging(place, "ssgd", {"--on-nan", "rollback", "--nan-rate-factor", "1e-9"});
+  std::replace(words.begin(), words.end(), std::string("1ep"), std::string("9ep"));
+  run(place, 2, words);
+  const std::vector<json> back = events(place, "rollback");
+  REQUIRE(back.size() == 1);
+  CHECK(back[0]["from_iteration"] == 64);
+  CHECK(events(place, "end").back()["iteration"] == 64);
+}
+
 TEST_CASE("a world that goes back too often ends everywhere, with the same error") {
   const Place place;
   run(place, 2, two_epochs(place, "ssgd"));

@@ -9,6 +9,6 @@ namespace arbalest::op {
 
 inline constexpr std::string_view AsStated = "arbalest.AsStated", Cast = "Cast", ChangeLayout = "arbalest.ChangeLayout",
                                   Choose = "arbalest.Choose", Expand = "Expand", Flatten = "Flatten",
-                                  Identity = "Identity", Reshape = "Reshape", Shape = "Shape";
+                                  Identity = "Identity", Reshape = "Reshape", Shape = "Shape", Transpose = "Transpose";
 
 }  // namespace arbalest::op

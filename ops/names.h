@@ -73,8 +73,7 @@ inline constexpr std::string_view Add = "Add", AffineGrid = "AffineGrid", Averag
                                   ScatterElements = "ScatterElements", ScatterND = "ScatterND", Sigmoid = "Sigmoid",
                                   Slice = "Slice", Softmax = "Softmax", Split = "Split", Sqrt = "Sqrt",
                                   Squeeze = "Squeeze", Sub = "Sub", Sum = "Sum", Swish = "Swish", Tile = "Tile",
-                                  TopK = "TopK", Transpose = "Transpose", Unsqueeze = "Unsqueeze",
-                                  Upsample = "Upsample", Where = "Where";
+                                  TopK = "TopK", Unsqueeze = "Unsqueeze", Upsample = "Upsample", Where = "Where";
 
 // The library's own.
 inline constexpr std::string_view

@@ -22,12 +22,6 @@ std::vector<MeasuredMetric> validation_metrics(const Program& program, const std
   return loop ? measured_metrics(*loop, class_names) : std::vector<MeasuredMetric>{};
 }
 
-std::string described(const MeasuredMetric& metric) {
-  if (std::isinf(metric.most)) return fmt::format("'{}' is never below {:g}", metric.name, metric.least);
-  if (std::isinf(metric.least)) return fmt::format("'{}' is never above {:g}", metric.name, metric.most);
-  return fmt::format("'{}' is {:g} to {:g}", metric.name, metric.least, metric.most);
-}
-
 }  // namespace
 
 Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
@@ -101,11 +95,7 @@ void Monitor::check(const Target& target) {
   if (metric.better && above != (*metric.better == MetricSpec::Better::Higher)) {
     warn(fmt::format("{}: '{}' is better when {}", option, metric.name, name_of(*metric.better)));
   }
-  if (target.met(metric.least) || target.met(metric.most)) return;
-  const bool percent = target.threshold > 1 && target.threshold <= 100 && metric.least == 0 && metric.most == 1;
-  throw GraphError(
-      fmt::format("{} cannot be reached: {}{}", option, described(metric),
-                  percent ? fmt::format("; {} % is {:.6g}", target.threshold, target.threshold / 100) : std::string()));
+  check_in_reach(target, metric.least, metric.most, option);
 }
 
 void Monitor::begin() {

@@ -31,7 +31,7 @@ std::shared_ptr<const Value> SharedResources::find(Recent<Value>& recent, const 
   std::erase(recent.last, value);
   recent.last.push_front(value);
   // Both splits of as many runs as there are, so that a run finds what the one before it had.
-  if (recent.last.size() > 2 * size_t(at_once_)) recent.last.pop_back();
+  while (recent.last.size() > 2 * size_t(at_once_)) recent.last.pop_back();
   return value;
 }
 

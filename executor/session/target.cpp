@@ -17,6 +17,12 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+std::string range_text(const std::string& metric, double least, double most) {
+  if (std::isinf(most)) return fmt::format("'{}' is never below {:g}", metric, least);
+  if (std::isinf(least)) return fmt::format("'{}' is never above {:g}", metric, most);
+  return fmt::format("'{}' is {:g} to {:g}", metric, least, most);
+}
+
 }  // namespace
 
 bool Target::met(double value) const {
@@ -67,6 +73,14 @@ Target parse_target(std::string_view text) {
   if (!std::isfinite(*threshold)) throw fail(fmt::format("'{}' is not finite", number));
   target.threshold = *threshold;
   return target;
+}
+
+void check_in_reach(const Target& target, double least, double most, const std::string& option) {
+  if (target.met(least) || target.met(most)) return;
+  const bool percent = target.threshold > 1 && target.threshold <= 100 && least == 0 && most == 1;
+  throw GraphError(
+      fmt::format("{} cannot be reached: {}{}", option, range_text(target.metric, least, most),
+                  percent ? fmt::format("; {} % is {:.6g}", target.threshold, target.threshold / 100) : std::string()));
 }
 
 }  // namespace arbalest

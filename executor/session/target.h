@@ -23,4 +23,8 @@ std::string to_string(const Target& target);  // "accuracy >= 0.94"
 // Throws GraphError that says what was found and expected.
 Target parse_target(std::string_view text);
 
+// Throws GraphError if no value of the metric, which is `least` to `most`, meets the target. `option`: how the target
+// was stated.
+void check_in_reach(const Target& target, double least, double most, const std::string& option);
+
 }  // namespace arbalest

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "graph/file/half_types.h"
+#include "graph/file/float_types.h"
 #include "graph/file/model_parameters.h"
 #include "graph/file/sequences.h"
 #include "graph/op.h"
@@ -275,7 +275,7 @@ CalledModel read_model(const GraphSource& stated, const OpRegistry& registry, co
   Cut cut(source, registry, call);
   const std::vector<std::string> names = cut.operands(operands);
   GraphSource part = cut.run(names, results);
-  widen_bfloat16(part);
+  read_as_float(part, is_in_double(source));
   CalledModel model{build_graph(part, registry, 0), {}};
   const int64_t batch = stated_batch(part);
   if (batch > 0) {  // errors that types bring to light may come from it: they say so

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -350,6 +351,67 @@ void keep_constants(Graph& graph) {
   }
 }
 
+void number_producers(Graph& graph) {
+  for (const NodeId n : graph.nodes.ids()) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output != kNone) graph.values[output].producer = n;
+    }
+  }
+}
+
+// Whether `b` is `a` transposed, and a's own numbers are not symmetric: an identity says nothing of where it is from.
+bool is_transposed(const Value& a, const Value& b) {
+  const int64_t rows = a.type.shape[0], columns = a.type.shape[1];
+  if (b.type.shape != Shape{columns, rows}) return false;
+  const auto* own = reinterpret_cast<const float*>(a.initializer.data->data());
+  const auto* other = reinterpret_cast<const float*>(b.initializer.data->data());
+  bool symmetric = rows == columns;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      if (own[i * columns + j] != other[j * rows + i]) return false;
+      symmetric = symmetric && own[i * columns + j] == own[j * columns + i];
+    }
+  }
+  return !symmetric && !is_uniform(a);
+}
+
+// PyTorch's exporters fold the transposition of a weight, under a name of their own. If the weight is read elsewhere as
+// well, as an embedding that the last layer shares, the file has both: they are one parameter.
+void tie_transposed(Graph& graph) {
+  const auto is_matrix = [](const Value& value) {
+    return value.role == Role::Parameter && is_stored(value) && value.type.dtype == DataType::Float32 &&
+           value.type.shape.size() == 2 && value.type.layout == Layout::RowMajor;
+  };
+  std::multimap<Shape, ValueId> named;
+  for (const ValueId v : graph.values.ids()) {
+    const Value& value = graph.values[v];
+    if (is_matrix(value) && !is_made_up(value.name)) named.emplace(value.type.shape, v);
+  }
+  Table<NodeId, Node> transpositions;
+  for (const ValueId v : graph.values.ids()) {
+    if (!is_matrix(graph.values[v]) || !is_made_up(graph.values[v].name)) continue;
+    const Shape& shape = graph.values[v].type.shape;
+    const auto [first, last] = named.equal_range({shape[1], shape[0]});
+    const auto original = std::find_if(
+        first, last, [&](const auto& each) { return is_transposed(graph.values[each.second], graph.values[v]); });
+    if (original == last) continue;
+    Value& copy = graph.values[v];
+    Node node;
+    node.op = &graph.op(op::Transpose);
+    node.name = copy.name + ".tied";
+    node.where = copy.where;
+    node.inputs = {original->second};
+    node.outputs = {v};
+    transpositions.push_back(std::move(node));
+    copy.role = Role::Activation;
+    copy.initializer = {};
+  }
+  if (transpositions.empty()) return;
+  for (const NodeId n : graph.nodes.ids()) transpositions.push_back(std::move(graph.nodes[n]));
+  graph.nodes = std::move(transpositions);
+  number_producers(graph);
+}
+
 // Statistics are a state here: nothing may read what a batch norm made of them.
 void keep_first_output(const Graph& graph, Node& node, const std::unordered_set<ValueId>& read) {
   for (size_t i = 1; i < node.outputs.size(); ++i) {
@@ -407,6 +469,7 @@ void own_parameters(Graph& graph, const GraphSource& source) {
   leave_out_zero_states(graph);
   find_weights(graph, source, kept);
   keep_constants(graph);
+  if (source.producer == "pytorch") tie_transposed(graph);
   if (!source.equal_is_same) part_shared(graph);
   name_counted(graph);
 }
@@ -470,11 +533,7 @@ void spell_out_old_softmax(Graph& graph) {
     reshape.inputs = {y, shape};
     reshape.attributes = {};
   }
-  for (const NodeId n : graph.nodes.ids()) {
-    for (const ValueId output : graph.nodes[n].outputs) {
-      if (output != kNone) graph.values[output].producer = n;
-    }
-  }
+  number_producers(graph);
 }
 
 }  // namespace arbalest

@@ -40,7 +40,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include "base/files/file_kind.h"
 #include "base/process.h"
 #include "graph/file/external_data.h"
-#include "graph/file/half_types.h"
+#include "graph/file/float_types.h"
 #include "graph/file/model_parameters.h"
 
 namespace arbalest {
@@ -241,7 +241,7 @@ class Importer {
 
   static bool is_known(int32_t type) { return type == onnx::TensorProto::FLOAT16 || type_of_onnx(type); }
 
-  // float16 is float here: see half_types.h.
+  // float16 is float here: see float_types.h.
   DataType type(int32_t theirs, const std::string& what) const {
     if (theirs == onnx::TensorProto::FLOAT16) return DataType::Float32;
     if (const auto ours = type_of_onnx(theirs)) return *ours;

@@ -86,6 +86,7 @@ class Sequences {
     }
     for (const SourceNode& node : source.nodes) {
       if (node.outputs.size() == 1) note(node.outputs[0].text, constant_of(node));
+      if (is(node, "Concat")) lists_.insert(node.outputs[0].text);
     }
   }
 
@@ -107,11 +108,13 @@ class Sequences {
   }
 
  private:
-  // A node that makes a sequence. For SplitToSequence, `sizes` holds the sizes of the parts, or one size for all.
+  // A node that makes a sequence. For SplitToSequence, `sizes` holds the sizes of the parts, or one size for all, which
+  // may be `computed` of shapes.
   struct Maker {
     SourceNode node;
     bool splits;
-    std::optional<Constant> sizes;  // none: each part is one index, without the axis unless `keepdims`
+    bool computed = false;
+    std::optional<Constant> sizes = {};  // none otherwise: each part is one index, without the axis unless `keepdims`
   };
 
   void note(const std::string& name, std::optional<Constant> constant) {
@@ -122,11 +125,13 @@ class Sequences {
     for (const SourceNode& node : source_.nodes) {
       const bool splits = is(node, "SplitToSequence");
       if (!splits && !is(node, "SequenceConstruct")) continue;
-      Maker maker{node, splits, {}};
+      Maker maker{node, splits};
       if (splits && node.inputs.size() > 1 && !node.inputs[1].text.empty()) {
         const auto sizes = constants_.find(node.inputs[1].text);
-        if (sizes == constants_.end() || sizes->second.numbers.empty()) continue;
-        maker.sizes = sizes->second;
+        if (sizes != constants_.end() && sizes->second.numbers.empty()) continue;
+        maker.computed = sizes == constants_.end();
+        if (maker.computed && lists_.contains(node.inputs[1].text)) continue;
+        if (!maker.computed) maker.sizes = sizes->second;
       }
       makers_.emplace(node.outputs[0].text, std::move(maker));
     }
@@ -188,12 +193,29 @@ class Sequences {
     const int64_t place = place_of(node, maker);
     if (!maker.splits) return add(node, "Identity", {maker.node.inputs[size_t(place)]}, node.outputs[0]);
     if (maker.sizes && !maker.sizes->scalar) return add(node, "Identity", {part_name(maker, place)}, node.outputs[0]);
+    if (maker.computed) return add_computed(node, maker, place);
     const int64_t axis = integer(maker.node, "axis", 0), size = maker.sizes ? maker.sizes->numbers[0] : 1;
     const bool squeezed = !maker.sizes && integer(maker.node, "keepdims", 1) == 0;
     const SourceName part = squeezed ? SourceName{node.outputs[0].text + ".part", node.op.place} : node.outputs[0];
     add(node, "Slice", {maker.node.inputs[0]}, part,
         {{"axes", Ints{axis}}, {"starts", Ints{place * size}}, {"ends", Ints{(place + 1) * size}}});
     if (squeezed) add(node, "Squeeze", {part}, node.outputs[0], {{"axes", Ints{axis}}});
+  }
+
+  // A part between multiples of one size, which follows from shapes that are known once the batch is.
+  void add_computed(const SourceNode& node, const Maker& maker, int64_t place) {
+    const auto bound = [&](const char* name, int64_t times) {
+      const auto named = [&](const char* of) {
+        return SourceName{fmt::format("{}.{}{}", node.outputs[0].text, name, of), node.op.place};
+      };
+      add(node, "Constant", {}, named(".times"), {{"value_ints", Ints{times}}});
+      add(node, "Mul", {maker.node.inputs[1], named(".times")}, named(""));
+      return named("");
+    };
+    const SourceName starts = bound("starts", place), ends = bound("ends", place + 1);
+    const SourceName axes{node.outputs[0].text + ".axes", node.op.place};
+    add(node, "Constant", {}, axes, {{"value_ints", Ints{integer(maker.node, "axis", 0)}}});
+    add(node, "Slice", {maker.node.inputs[0], starts, ends, axes}, node.outputs[0]);
   }
 
   void add_concat(const SourceNode& node, const Maker& maker) {
@@ -216,6 +238,7 @@ class Sequences {
 
   GraphSource& source_;
   std::unordered_map<std::string, Constant> constants_;
+  std::unordered_set<std::string> lists_;          // that are put together when the graph runs
   std::unordered_map<std::string, Maker> makers_;  // by the sequence's name
 };
 

@@ -122,6 +122,7 @@ DataType operand_type(const OperandSpec* spec, DataType inferred, DataType lower
 std::vector<double> draw(const Sample::Input& input, std::mt19937_64& random) {
   const size_t count = size_t(input.type.elements());
   std::vector<double> values(count);
+  if (count == 0) return values;  // the range of indices into nothing is empty, too
   if (input.distinct) {
     for (size_t i = 0; i < count; ++i) {
       values[i] = input.low + (input.high - input.low) * (double(i) + 0.5) / double(count);

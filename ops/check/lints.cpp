@@ -330,6 +330,22 @@ Notes empty_crops(const Graph& graph) {
   return notes;
 }
 
+// Images whose channels are their last axis: NumPy's files often have them so.
+Notes channels_last_images(const Graph& graph) {
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    if (!node.is("arbalest.Augment")) continue;
+    const Shape& image = value(graph, node.inputs[0]).type.shape;
+    const auto are_channels = [](int64_t extent) { return extent == 1 || extent == 3 || extent == 4; };
+    if (image.size() != 4 || are_channels(image[1]) || !are_channels(image[3])) continue;
+    notes.push_back(
+        note(node, fmt::format("takes images of {} channels, {} × {}: expected (N, C, H, W), and these seem to be (N, "
+                               "H, W, C)",
+                               image[1], image[2], image[3])));
+  }
+  return notes;
+}
+
 // A rate that never reaches lr, by the length that the graph states.
 Notes endless_warmups(const Graph& graph) {
   const Node* train = graph.find_op("arbalest.Train");
@@ -382,9 +398,11 @@ constexpr Lint kLints[] = {
     {"images that are normalised again after Augment", normalised_twice},
     {"validation on the split that is trained on", validated_on_training},
     {"crops of Augment that are mostly zeros", empty_crops},
+    {"images whose channels seem to come last", channels_last_images},
     {"a warm-up as long as the run", endless_warmups},
     {"one file that is called as several models", models_of_one_file},
     {"a tensor that is trained and looks like a constant", constant_like_weights},
+    {"a table with a row for padding that is trained", padded_tables},
 };
 
 }  // namespace

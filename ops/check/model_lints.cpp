@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 
 #include "graph/name_patterns.h"
@@ -57,16 +58,33 @@ bool is_even(const Shape& shape, Numbers numbers) {
   return any;
 }
 
-// Whether rows of d numbers are d / 2 sines and cosines of the same angles: their squares sum up to d / 2.
+// Whether rows of d numbers are d / 2 sines and cosines of the same angles: their squares sum up to d / 2. A row of
+// zeros may stand for the class token.
 bool is_of_sines(const Shape& shape, Numbers numbers) {
   const auto width = size_t(shape.back());
-  if (width < 4 || width % 2 != 0 || numbers.size() < 3 * width) return false;
+  if (width < 4 || width % 2 != 0) return false;
+  size_t rows = 0;
   for (size_t row = 0; row < numbers.size(); row += width) {
     double squares = 0;
     for (const float number : numbers.subspan(row, width)) squares += double(number) * number;
+    if (squares == 0) continue;
     if (std::abs(squares - double(width) / 2) > 1e-4 * double(width)) return false;
+    ++rows;
   }
-  return true;
+  return rows >= 3;
+}
+
+// The only row of a table that is zero; none if there is no such row, or several.
+std::optional<size_t> only_zero_row(const Shape& shape, Numbers numbers) {
+  const auto width = size_t(shape.back());
+  std::optional<size_t> found;
+  for (size_t row = 0; width > 0 && row < numbers.size() / width; ++row) {
+    const Numbers of = numbers.subspan(row * width, width);
+    if (std::any_of(of.begin(), of.end(), [](float number) { return number != 0; })) continue;
+    if (found) return std::nullopt;
+    found = row;
+  }
+  return found;
 }
 
 // Whether PyTorch's exporters have made up the name, of the operator that reads it or by counting.
@@ -91,6 +109,23 @@ std::string likeness(const Value& value, bool weight) {
 }
 
 }  // namespace
+
+std::vector<std::string> padded_tables(const Graph& graph) {
+  std::vector<std::string> notes;
+  for (const Node& node : graph.nodes) {
+    if (!node.is("Gather") || node.attributes.find_named("padding_index") || int_attribute(node, "axis") != 0) continue;
+    const Value& table = graph.values[node.inputs[0]];
+    if (table.role != Role::Parameter || table.initializer.kind != Initializer::Kind::Data) continue;
+    if (table.type.dtype != DataType::Float32 || table.type.shape.size() != 2) continue;
+    const std::optional<size_t> row = only_zero_row(table.type.shape, numbers_of(table));
+    if (!row) continue;
+    notes.push_back(fmt::format(
+        "'{}' ({}), which node '{}' reads, is trained with its row {}, which is zero: with padding_idx PyTorch leaves "
+        "that out, and PyTorch's older exporter does not say so; the newer one does (dynamo=True)",
+        table.name, to_string(table.type), node.name, *row));
+  }
+  return notes;
+}
 
 std::vector<std::string> constant_like_weights(const Graph& graph) {
   const Node* train = graph.find_op(op::Train);

@@ -14,4 +14,7 @@ namespace arbalest {
 // (positions), or one number throughout under a name that the exporter has made up.
 std::vector<std::string> constant_like_weights(const Graph& graph);
 
+// Tables of embeddings that are trained as a whole and have one row of zeros, as nn.Embedding(padding_idx=…) makes.
+std::vector<std::string> padded_tables(const Graph& graph);
+
 }  // namespace arbalest

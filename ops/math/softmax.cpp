@@ -101,6 +101,12 @@ std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) 
   });
 }
 
+// The softmax of −∞ alone is NaN. Masked attention puts 0 in its place, and nothing flows back.
+template <typename W>
+W share_of(W y) {
+  return std::isnan(y) ? W(0) : y;
+}
+
 template <bool kLogarithm>
 std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
@@ -112,13 +118,13 @@ std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto elem
       for_each_vector(v, [=](int64_t first) {
         const W dot = sum_in_lanes<W>(v.length, [=](int64_t k) {
           const int64_t i = first + k * step;
-          return kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
+          return kLogarithm ? widen(dy[i]) : widen(dy[i]) * share_of(widen(y[i]));
         });
         ARBALEST_INDEPENDENT
         for (int64_t k = 0; k < v.length; ++k) {
           const int64_t i = first + k * step;
           const W above = widen(dy[i]), value = widen(y[i]);
-          dx[i] = narrow<T>(kLogarithm ? above - elementwise::exp(value) * dot : value * (above - dot));
+          dx[i] = narrow<T>(kLogarithm ? above - elementwise::exp(value) * dot : share_of(value) * (above - dot));
         }
       });
     });
@@ -198,7 +204,7 @@ void add_softmax(OpRegistry& registry, const std::string& name, std::string doc,
 
 void register_math_softmax(OpRegistry& registry) {
   add_softmax<false>(registry, "Softmax", "exp(X) divided by its sum along `axis`",
-                     "Y · (dY − the sum of dY · Y along `axis`)");
+                     "Y · (dY − the sum of dY · Y along `axis`), and 0 where Y is NaN");
   add_softmax<true>(registry, "LogSoftmax", "X less the logarithm of the sum of exp(X) along `axis`",
                     "dY − exp(Y) · the sum of dY along `axis`");
 }

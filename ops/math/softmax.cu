@@ -75,10 +75,15 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(AxisVectors v, const 
   });
 }
 
+// The softmax of −∞ alone is NaN. Masked attention puts 0 in its place, and nothing flows back.
+__device__ inline float share_of(float y) {
+  return isnan(y) ? 0 : y;
+}
+
 // dot: the sum of dY, or of dY · Y.
 template <bool kLogarithm>
 __device__ inline float softmax_gradient(float above, float y, float dot) {
-  return kLogarithm ? above - expf(y) * dot : y * (above - dot);
+  return kLogarithm ? above - expf(y) * dot : share_of(y) * (above - dot);
 }
 
 template <bool kLogarithm, int G, typename T>
@@ -87,7 +92,7 @@ __device__ inline void gradient_of_long_row(const T* dy, const T* y, int length,
   const auto add = [&]<int W>(int k, const Pack<T, W>& above) {
     const Pack<T, W> value = load<W>(y + k);
 #pragma unroll
-    for (int w = 0; w < W; ++w) dot += widen(above.element[w]) * (kLogarithm ? 1 : widen(value.element[w]));
+    for (int w = 0; w < W; ++w) dot += widen(above.element[w]) * (kLogarithm ? 1 : share_of(widen(value.element[w])));
   };
   for_row<G>(dy, length, lane, add, y);
   dot = group_sum<G>(dot);
@@ -111,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) softmax_grad_kernel(AxisVectors v, c
     float dot = 0;
     for (int64_t k = lane; k < v.length; k += G) {
       const int64_t i = first + k * v.step;
-      dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
+      dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * share_of(widen(y[i]));
     }
     dot = group_sum<G>(dot);
     for (int64_t k = lane; k < v.length; k += G) {
@@ -314,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   const auto add = [&](const Pack<T, W>& a, const Pack<T, W>& b) {
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      dot[w] += kLogarithm ? widen(a.element[w]) : widen(a.element[w]) * widen(b.element[w]);
+      dot[w] += kLogarithm ? widen(a.element[w]) : widen(a.element[w]) * share_of(widen(b.element[w]));
     }
   };
   seat.for_each_held(n, [&](int i, int64_t) { add(above[i].pack(), value[i].pack()); });

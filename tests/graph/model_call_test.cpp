@@ -152,6 +152,56 @@ net (bfloat16[N, 2] x) => (bfloat16[N, 2] y)
   CHECK(graph.find_op("Cast") == nullptr);
 }
 
+TEST_CASE("model: a file in double trains in float") {
+  const Files files;
+  const std::string path = files.file("double.onnxtxt");
+  const auto of = [&](const char* inputs, const char* node) {
+    Files::write(path, fmt::format("<ir_version: 8, opset_import: [\"\" : 17]>\nnet ({}) => (double[N, 2] y)\n"
+                                   "<double[2, 2] weight = {{1, -2.5, 50, 0}}, double half = {{0.5}}>\n{{\n"
+                                   "h = {}\nw = Cast <to = 11> (h)\np = MatMul (w, weight)\ny = Mul (p, half)\n}}\n",
+                                   inputs, node));
+    Graph graph = files.read("y = model.net (x)", {{"net", path}}, "float[5,2] x");
+    verify(graph);
+    return graph;
+  };
+  for (const auto& [inputs, node] :
+       {std::pair{"double[N, 2] x", "Identity (x)"}, std::pair{"int64[N, 2] x", "Cast <to = 11> (x)"}}) {
+    INFO(std::string(inputs));
+    const Graph graph = of(inputs, node);
+    CHECK(floats(value(graph, "weight")) == std::vector<float>{1, -2.5f, 50, 0});
+    CHECK(value(graph, "weight").role == Role::Parameter);
+    CHECK(value(graph, "y/half").role == Role::Constant);
+    CHECK(value(graph, "y").type == TensorType{DataType::Float32, {5, 2}});
+  }
+  CHECK(value(of("float[N, 2] x", "Identity (x)"), "weight").type.dtype == DataType::Float64);  // in a net of floats
+}
+
+TEST_CASE("model: a transposed copy that PyTorch's exporter has folded is the weight itself") {
+  const Files files;
+  const std::string path = files.file("tied.onnxtxt");
+  const auto copy_of = [&](const std::string& producer, const std::string& name, const std::string& numbers) {
+    Files::write(path, "<ir_version: 8, opset_import: [\"\" : 17]" + producer +
+                           ">\nnet (int64[N] x) => (float[N, 3] y)\n<float[3, 2] \"e.weight\" = {1, 2, 3, 4, 5, 6}, "
+                           "float[2, 3] " +
+                           name + " = {" + numbers + "}>\n{ h = Gather (\"e.weight\", x)  y = MatMul (h, " + name +
+                           ") }\n");
+    Graph graph = files.read("y = model.net (x)", {{"", path}}, "int64[5] x");
+    verify(graph);
+    return graph;
+  };
+  const auto parameters = [](const Graph& graph) {
+    return std::count_if(graph.values.begin(), graph.values.end(),
+                         [](const Value& value) { return value.role == Role::Parameter; });
+  };
+  const std::string torch = ", producer_name: \"pytorch\"", same = "1, 3, 5, 2, 4, 6";
+  const Graph tied = copy_of(torch, "val_2", same);
+  CHECK(parameters(tied) == 1);
+  CHECK(tied.values[only(tied, "Transpose").inputs[0]].name == "e.weight");
+  CHECK(parameters(copy_of(torch, "val_2", "1, 3, 5, 2, 4, 7")) == 2);
+  CHECK(parameters(copy_of(torch, "\"o.weight\"", same)) == 2);  // a module of its own
+  CHECK(parameters(copy_of("", "val_2", same)) == 2);
+}
+
 TEST_CASE("model: weights that are cast where they are read are the operator's") {
   const Files files;
   const std::string path = files.file("autocast.onnxtxt");

@@ -50,7 +50,8 @@ parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
   // Past the ends, at a place or of sizes that are computed, and a sequence that another operator reads.
   for (const char* nodes : {"s = SplitToSequence <axis = 1> (x, sizes)\ny = SequenceAt (s, three)\n",
                             "s = SplitToSequence <axis = 1> (x, sizes)\nat = Size (x)\ny = SequenceAt (s, at)\n",
-                            "at = Size (x)\ns = SplitToSequence <axis = 1> (x, at)\ny = SequenceAt (s, one)\n",
+                            "at = Concat <axis = 0> (one, three)\ns = SplitToSequence <axis = 1> (x, at)\n"
+                            "y = SequenceAt (s, one)\n",
                             "s = SplitToSequence <axis = 1> (x, sizes)\na = SequenceAt (s, one)\n"
                             "t = SequenceInsert (s, a)\ny = SequenceAt (t, one)\n"}) {
     ModelFolder::write(path,
@@ -60,6 +61,27 @@ parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
     INFO(nodes);
     CHECK(has(files.fault("y = model.parts (x)", {{"", path}}), "SplitToSequence: node 's'"));
   }
+}
+
+TEST_CASE("model: parts of a size that follows from the batch are slices") {
+  const ModelFolder files;
+  const std::string path = files.file("chunks.onnxtxt");
+  ModelFolder::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+chunks (float[N, 3] x) => (float[M, 3] first, float[M, 3] second)
+<int64 zero = {0}, int64 one = {1}, int64 two = {2}>
+{
+  extent = Shape <end = 1> (x)
+  n = Squeeze (extent)
+  more = Add (n, one)
+  half = Div (more, two)
+  parts = SplitToSequence <axis = 0> (x, half)
+  first = SequenceAt (parts, zero)
+  second = SequenceAt (parts, one)
+})");
+  Graph graph = files.read("a, b = model.chunks <outputs = [\"first\", \"second\"]> (x)", {{"", path}}, "float[5,3] x");
+  verify(graph);
+  CHECK(graph.values[graph.find_value("a")].type.shape == Shape{3, 3});
+  CHECK(graph.values[graph.find_value("b")].type.shape == Shape{2, 3});
 }
 
 TEST_CASE("model: what SequenceMap makes of a listed sequence is computed part by part") {

@@ -100,12 +100,46 @@ TEST_CASE("lints: tensors of a model that are trained and look like constants ar
               "0.0199987, 0.9998000, 0.1411200, -0.9899925, 0.0299955, 0.9995500}",
               "Add (x, pe)") ==
         note("pe", "float[4,4]", "Add", "its rows are sines and cosines, as those of positions are"));
+  CHECK(found("float[4, 4] pe = {0, 0, 0, 0, 0, 1, 0, 1, 0.8414710, 0.5403023, 0.0099998, 0.9999500, 0.9092974, "
+              "-0.4161468, 0.0199987, 0.9998000}",
+              "Add (x, pe)") ==
+        note("pe", "float[4,4]", "Add", "its rows are sines and cosines, as those of positions are"));
   CHECK(found("float[4] \"onnx::Add_7\" = {0, 0, 0, 0}", "Add (x, \"onnx::Add_7\")") ==
         note("onnx::Add_7", "float[4]", "Add", "it has the number 0 alone, and its name is the exporter's"));
   CHECK(found("float[4] bias = {0, 0, 0, 0}", "Add (x, bias)") == Notes{});
   CHECK(found("float[4] \"onnx::Add_7\" = {0.3, -0.2, 0.5, 0.1}", "Add (x, \"onnx::Add_7\")") == Notes{});
   CHECK(found("float[4] bias = {0.3, -0.2, 0.5, 0.1}", "Add (x, bias)") == Notes{});
   CHECK(found("float[4, 4] \"onnx::MatMul_7\" = {" + numbers(16) + "}", "MatMul (x, \"onnx::MatMul_7\")") == Notes{});
+}
+
+TEST_CASE("lints: a table whose row for padding is trained is reported, and images whose channels come last") {
+  const auto found = [](const std::string& field, const std::string& nodes, const std::string& initial) {
+    Graph graph = read_graph_text(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n<" + initial +
+            ">\n{\nx, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"x " + field +
+            "\", \"label int32[]\"]> ()\n" + nodes +
+            "logits = arbalest.Linear <units = 3> (h)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+            "trained = arbalest.Train <lr = 0.1> (loss)\nreport = arbalest.Validate (trained, loss)\n}\n",
+        "net.onnxtxt", builtin_ops());
+    verify(graph);
+    return lint(graph);
+  };
+  const auto table = [&](const char* rows) {
+    return found("int32[]", "h = Gather (table, x)\n", std::string("float[4, 2] table = {") + rows + "}");
+  };
+  REQUIRE(table("1, 2, 0, 0, 3, 4, 5, 6").size() == 1);
+  CHECK(table("1, 2, 0, 0, 3, 4, 5, 6")[0].starts_with(
+      "'table' (float[4,2]), which node 'h' reads, is trained with its row 1, which is zero: with padding_idx"));
+  CHECK(table("1, 2, 0, 0, 0, 0, 5, 6") == Notes{});
+  CHECK(table("1, 2, 0, 1, 3, 4, 5, 6") == Notes{});
+  const auto images = [&](const char* field) {
+    return found(field, "a = arbalest.Augment (x)\nh = Flatten (a)\n", "float unused = {1}");
+  };
+  CHECK(images("uint8[8,8,3]") ==
+        Notes{"node 'a' (arbalest.Augment): takes images of 8 channels, 8 × 3: expected (N, C, H, W), and these seem "
+              "to be (N, H, W, C)"});
+  CHECK(images("uint8[3,8,8]") == Notes{});
+  CHECK(images("uint8[3,3,3]") == Notes{});
 }
 
 TEST_CASE("lints: a BatchNormalization that trains by its running statistics is reported") {

@@ -381,6 +381,24 @@ TEST_CASE("the gradient of a power by its base is defined at 0") {
   check_values(run("arbalest.PowGradB", {back, base, exponent}, 1)[0], {0, 0, 0, 0});
 }
 
+TEST_CASE("nothing flows back through a softmax of −∞ alone, as of masked attention") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor back = floats({2, 3}, {0, 0, 0, 1, 2, 3}), shares = floats({2, 3}, {kNan, kNan, kNan, 0.2, 0.3, 0.5});
+  for (const Shape& shape : {Shape{2, 3}, Shape{2, 3, 1}}) {
+    const Tensor dy = floats(shape, values_of(back)), y = floats(shape, values_of(shares));
+    const Attributes axis = {{"axis", int64_t{1}}};
+    check_values(run("arbalest.SoftmaxGrad", {dy, y}, 1, axis)[0], {0, 0, 0, -0.26, -0.09, 0.35});
+#ifdef ARBALEST_CUDA
+    std::string why_not;
+    const auto gpu = make_cuda_device(why_not);
+    if (!gpu) continue;
+    const Case test(builtin_ops().get("arbalest.SoftmaxGrad"), {dy.type, y.type}, 1, axis, "under_test");
+    const Outcome outcome = run_kernel(*gpu, test.get(), test.output_types(), {dy, y}, {});
+    check_values(values_of(outcome.outputs[0]), {0, 0, 0, -0.26, -0.09, 0.35});
+#endif
+  }
+}
+
 TEST_CASE("flatten puts channels-last images into logical order, and leaves what is row-major as it is") {
   // Two channels of 1×2: memory is (c0, c1) at each pixel.
   const Tensor image = channels_last({1, 2, 1, 2}, {1, 10, 2, 20}), rows = floats({1, 2, 1, 2}, {1, 2, 10, 20});

@@ -57,7 +57,7 @@ std::regex operator_names() {
 // Files that rewrite what a graph file states: operators are text there, and graph/names.h.
 bool has_operators_as_text(const std::string& line) {
   for (const char* file :
-       {"file/half_types.cpp", "file/model_call.cpp", "file/nested_graphs.cpp", "file/onnx_file_reader.cpp",
+       {"file/float_types.cpp", "file/model_call.cpp", "file/nested_graphs.cpp", "file/onnx_file_reader.cpp",
         "file/sequences.cpp", "names.h", "samples/batch_changes.cpp", "samples/open_batch.cpp"}) {
     if (line.starts_with(std::string("graph/") + file + ":")) return true;
   }

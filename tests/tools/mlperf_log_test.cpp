@@ -301,12 +301,17 @@ TEST_CASE("a run writes MLPerf's log, which its checker accepts") {
       folder.write("g.onnxtxt", body + "  report = arbalest.Validate (trained, loss, accuracy)\n}\n").string();
   const std::string blind = folder.write("blind.onnxtxt", body + "}\n").string();
   const std::string log = (folder / "log.txt").string(), save = (folder / "w.safetensors").string();
-  const auto run = [&](const std::string& file) {
-    return command_run(
+  const auto run = [&](const std::string& file, const std::string& target = "") {
+    auto options =
         options_of<RunOptions>(parse({"run", file.c_str(), "--devices", "cpu:0", "--save", save.c_str(), "--mllog",
-                                      log.c_str(), "--mllog-set", "submission_benchmark=resnet"})));
+                                      log.c_str(), "--mllog-set", "submission_benchmark=resnet"}));
+    options.mllog_target = target;
+    return command_run(options);
   };
   CHECK_THROWS_WITH_AS(run(blind), "--mllog: the graph 'g' has no arbalest.Validate; MLPerf's log is of accuracies",
+                       GraphError);
+  CHECK_THROWS_WITH_AS(run(graph, "accuracy >= 75"),
+                       "--mllog-target 'accuracy >= 75' cannot be reached: 'accuracy' is 0 to 1; 75 % is 0.75",
                        GraphError);
   CHECK_FALSE(std::filesystem::exists(log));
   REQUIRE(run(graph) == kDone);

@@ -17,6 +17,7 @@
 #include "executor/world/agreement.h"
 #include "executor/world/ranks.h"
 #include "ops/names.h"
+#include "passes/passes.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_settings.h"
 #include "tools/command/session_setup.h"
@@ -86,13 +87,18 @@ void take_up(CheckpointOptions& checkpoints, Ranks* ranks, double patience) {
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
-// Throws GraphError if `validate` does not measure the metric of `target`.
+// Throws GraphError if `validate` does not measure the metric of `target`, or none of its values meets it.
 void check_mllog_target(const Graph& graph, const Node& validate, const Target& target) {
+  const std::string option = fmt::format("--mllog-target '{}'", to_string(target));
   std::vector<std::string> names;
-  for (size_t i = 1; i < validate.inputs.size(); ++i) names.push_back(graph.values[validate.inputs[i]].name);
-  if (std::find(names.begin(), names.end(), target.metric) != names.end()) return;
-  throw GraphError(fmt::format("--mllog-target '{}': validation has no metric '{}'; expected {}{}", to_string(target),
-                               target.metric, fmt::join(names, ", "), did_you_mean(target.metric, names)));
+  for (size_t i = 1; i < validate.inputs.size(); ++i) {
+    names.push_back(graph.values[validate.inputs[i]].name);
+    if (names.back() != target.metric) continue;
+    const MetricSpec metric = metric_of(graph, validate.inputs[i]);
+    return check_in_reach(target, metric.least, metric.most, option);
+  }
+  throw GraphError(fmt::format("{}: validation has no metric '{}'; expected {}{}", option, target.metric,
+                               fmt::join(names, ", "), did_you_mean(target.metric, names)));
 }
 
 // Throws GraphError if the graph does not go with the run's outputs, or one of these would replace a file of another

@@ -26,7 +26,7 @@
 
 #include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
-#include "graph/file/half_types.h"
+#include "graph/file/float_types.h"
 #include "graph/file/onnx_file.h"
 #include "ops/builtin_ops.h"
 #include "ops/check/compare.h"

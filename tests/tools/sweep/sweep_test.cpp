@@ -72,9 +72,8 @@ TEST_CASE("sweep: a trial's weights are those of its run alone, to the bit") {
   CHECK(tables_of(board, record)[0].notes.at(0).starts_with("± is the interval"));
   SweepRecord interrupted = record;  // before anything was measured
   interrupted.results.clear();
-  for (const std::string& note : tables_of(leaderboard_of(interrupted), interrupted)[0].notes) {
-    CHECK(note.find("±") == note.npos);
-  }
+  const std::vector<ResultTable> tables = tables_of(leaderboard_of(interrupted), interrupted);
+  for (const std::string& note : tables.at(0).notes) CHECK(note.find("±") == note.npos);
 }
 
 TEST_CASE("sweep: what diverges ends alone") {

@@ -92,10 +92,10 @@ class Bench {
     if (options_.dry_run) return dry_run();
     if (!options_.collect.empty()) {
       print();
-      return trials_.pending(options_.retry).empty() ? kDone : kFailed;
+      return trials_.pending(again()).empty() ? kDone : kFailed;
     }
-    if (!trials_.pending(options_.retry).empty()) check_one_machine();
-    const int status = trials_.pending(options_.retry).empty() ? kDone : measure();
+    if (!trials_.pending(again()).empty()) check_one_machine();
+    const int status = trials_.pending(again()).empty() ? kDone : measure();
     print();
     if (status != kDone) return status;
     return trials_.all_good() ? kDone : kFailed;
@@ -149,6 +149,8 @@ class Bench {
     }
     return place->second;
   }
+  BenchTrials::Again again() const { return {options_.retry, options_.retry && !options_.anyway}; }
+
   // The needs of a cell for all that is measured of it.
   CellNeeds needs(const BenchCell& cell) {
     CellNeeds all;
@@ -166,7 +168,7 @@ class Bench {
 
   int dry_run() {
     quotes_ = current_quotes();
-    std::vector<const Trial*> waiting = trials_.pending(options_.retry);
+    std::vector<const Trial*> waiting = trials_.pending(again());
     std::erase_if(waiting, [&](const Trial* trial) { return !needs(*trial->cell, trial->measure).fault.empty(); });
     std::vector<TimeLeft> lefts;
     double longest = 0;
@@ -257,7 +259,7 @@ class Bench {
     ResultsFile written(results_path_);
     trials_.take(written.trials());
     if (trials_.add_missing(written)) trials_.take(written.trials());
-    std::vector<const Trial*> waiting = trials_.pending(options_.retry);
+    std::vector<const Trial*> waiting = trials_.pending(again());
     for (const Trial* trial : waiting) hold_too_large(*trial);
     std::erase_if(waiting, [&](const Trial* trial) { return needs(*trial->cell, trial->measure).too_large; });
     bool all = tell_absent() == 0;
@@ -481,7 +483,7 @@ class Bench {
     for (const TrialResult& result : results) {
       if (!result.identity.build.empty()) builds.insert(result.identity.build);
       devices.insert(result.identity.devices);
-      if (!result.state.is_object() || !result.state.contains("faults")) continue;
+      if (!result.disturbed()) continue;
       ++disturbed;
       for (const auto& fault : result.state.at("faults")) states.insert(fault);
     }
@@ -489,8 +491,11 @@ class Bench {
     std::vector<ResultTable> tables = tables_of(file_, summaries);
     add_quotes(summaries, tables);
     if (disturbed > 0) {
-      tables.front().notes.push_back(fmt::format(
-          "{} of {} trials were measured while the machine did other work or slowed down", disturbed, results.size()));
+      tables.front().notes.push_back(
+          fmt::format("{} of {} trials were measured while the machine did other work or slowed down; --retry without "
+                      "--anyway runs "
+                      "them once more",
+                      disturbed, results.size()));
     }
     const auto failed = std::count_if(results.begin(), results.end(), [](const TrialResult& result) {
       return !result.error.empty() && !result.too_large;

@@ -121,6 +121,37 @@ TEST_CASE("a trial that fails says why, is a result, and runs again on demand") 
   CHECK(place.text("errors").find("learners 1: --set") != std::string::npos);
 }
 
+TEST_CASE("trials that other work disturbed are told, and run again on demand") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\nlearners = [1, 2]\ntrain.epochs = 1\n[accuracy]\nseeds = [1]\n");
+  CHECK(place.run("r.jsonl") == kDone);
+  std::vector<TrialResult> trials = read_results(place.path("r.jsonl")).trials;
+  REQUIRE(trials.size() == 2);
+  std::ofstream file(place.path("r.jsonl"), std::ios::trunc);
+  for (TrialResult& trial : trials) {
+    trial.state.erase("faults");
+    if (&trial == &trials[1]) trial.state["faults"] = {"3 of 4 cores do other work"};
+    file << line_of(trial);
+  }
+  file.close();
+  CHECK(place.run("r.jsonl") == kDone);
+  CHECK(place.text("out").find("1 of 2 trials were measured while the machine did other work or slowed down; --retry "
+                               "without --anyway runs them once more") != std::string::npos);
+  const auto waiting = [&](const Words& more) {
+    Words words = place.words("r.jsonl");
+    std::erase(words, "--anyway");
+    words.insert(words.end(), {"--dry-run"});
+    words.insert(words.end(), more.begin(), more.end());
+    Rank process(words, place.path("errors"), {}, place.path("told"));
+    CHECK(process.wait() == kDone);
+    const std::string told = place.text("told");
+    return told.find(", 1 trial to run") != told.npos ? 1 : told.find(", 0 trials to run") != told.npos ? 0 : -1;
+  };
+  CHECK(waiting({}) == 0);
+  CHECK(waiting({"--retry"}) == 1);
+  CHECK(waiting({"--retry", "--anyway"}) == 0);
+}
+
 TEST_CASE("two names of one attribute are no two settings") {
   const Place place;
   const auto refused = [&](const std::string& settings, const std::string& what) {

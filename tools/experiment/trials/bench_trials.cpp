@@ -83,12 +83,14 @@ const TrialResult* BenchTrials::result_of(const Trial& trial) const {
   return nullptr;
 }
 
-std::vector<const Trial*> BenchTrials::pending(bool retry) const {
+std::vector<const Trial*> BenchTrials::pending(const Again& again) const {
   std::vector<const Trial*> waiting;
   std::set<std::string> seen;
   for (const Trial& trial : trials_) {
     const TrialResult* result = result_of(trial);
-    const bool done = result && !(retry && !result->error.empty());
+    const bool once_more =
+        result && ((again.failed && !result->error.empty()) || (again.disturbed && result->disturbed()));
+    const bool done = result && !once_more;
     if (!done && seen.insert(trial.key).second) waiting.push_back(&trial);
   }
   return waiting;

@@ -30,8 +30,12 @@ class BenchTrials {
 
   // The trial's result, or nullptr. A cell's own result comes before one of another cell whose command is the same.
   const TrialResult* result_of(const Trial& trial) const;
-  // Trials without a result, each key once; `retry`: those that failed, too.
-  std::vector<const Trial*> pending(bool retry) const;
+  // Results that do not count: of trials that failed, or ran while the machine did other work.
+  struct Again {
+    bool failed = false, disturbed = false;
+  };
+  // Trials without a result that counts, each key once.
+  std::vector<const Trial*> pending(const Again& again) const;
   // The results of the trials.
   std::vector<TrialResult> current() const;
   // Whether each trial has a result, and none failed but for want of memory.

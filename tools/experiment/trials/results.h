@@ -62,6 +62,8 @@ struct TrialResult {
   std::vector<CurvePoint> curve;  // of the metric
   bool lower = false;             // whether less of the metric is better
   nlohmann::ordered_json state;   // of the machine
+
+  bool disturbed() const { return state.is_object() && state.contains("faults"); }  // the machine did other work
 };
 
 std::string line_of(const TrialResult& result);  // with a line feed

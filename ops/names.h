@@ -64,16 +64,18 @@ inline constexpr std::string_view Add = "Add", AffineGrid = "AffineGrid", Averag
                                   GreaterOrEqual = "GreaterOrEqual", GridSample = "GridSample",
                                   GroupNormalization = "GroupNormalization", HardSigmoid = "HardSigmoid",
                                   HardSwish = "HardSwish", IsNaN = "IsNaN", LayerNormalization = "LayerNormalization",
-                                  Less = "Less", LessOrEqual = "LessOrEqual", MatMul = "MatMul", MaxPool = "MaxPool",
-                                  Mul = "Mul", Neg = "Neg", Not = "Not", OneHot = "OneHot", Pad = "Pad",
-                                  RMSNormalization = "RMSNormalization", RandomNormalLike = "RandomNormalLike",
-                                  RandomUniform = "RandomUniform", RandomUniformLike = "RandomUniformLike",
-                                  Reciprocal = "Reciprocal", ReduceMax = "ReduceMax", ReduceMean = "ReduceMean",
-                                  ReduceMin = "ReduceMin", Relu = "Relu", Resize = "Resize", Scatter = "Scatter",
+                                  Less = "Less", LessOrEqual = "LessOrEqual", Log = "Log", LogSoftmax = "LogSoftmax",
+                                  MatMul = "MatMul", MaxPool = "MaxPool", Mul = "Mul", Neg = "Neg", Not = "Not",
+                                  OneHot = "OneHot", Pad = "Pad", RMSNormalization = "RMSNormalization",
+                                  RandomNormalLike = "RandomNormalLike", RandomUniform = "RandomUniform",
+                                  RandomUniformLike = "RandomUniformLike", Reciprocal = "Reciprocal",
+                                  ReduceMax = "ReduceMax", ReduceMean = "ReduceMean", ReduceMin = "ReduceMin",
+                                  Relu = "Relu", Resize = "Resize", Scatter = "Scatter",
                                   ScatterElements = "ScatterElements", ScatterND = "ScatterND", Sigmoid = "Sigmoid",
-                                  Slice = "Slice", Softmax = "Softmax", Split = "Split", Sqrt = "Sqrt",
-                                  Squeeze = "Squeeze", Sub = "Sub", Sum = "Sum", Swish = "Swish", Tile = "Tile",
-                                  TopK = "TopK", Unsqueeze = "Unsqueeze", Upsample = "Upsample", Where = "Where";
+                                  Slice = "Slice", Softmax = "Softmax", Softplus = "Softplus", Split = "Split",
+                                  Sqrt = "Sqrt", Squeeze = "Squeeze", Sub = "Sub", Sum = "Sum", Swish = "Swish",
+                                  Tile = "Tile", TopK = "TopK", Unsqueeze = "Unsqueeze", Upsample = "Upsample",
+                                  Where = "Where";
 
 // The library's own.
 inline constexpr std::string_view

@@ -29,6 +29,10 @@ bool is_rule(const Graph& graph, const Node& node);
 // nothing.
 void find_dropouts(Graph& graph);
 
+// Logarithms of Sigmoid, of 1 − Sigmoid and of Softmax become functions of the logits, which are finite where the
+// probability is 0.
+void fuse_logarithms(Graph& graph);
+
 // Norms of rows that are spelled out, with or without a mean taken off, a scale and a bias, become LayerNormalization,
 // arbalest.Normalize or RMSNormalization, which keep their numbers in float whatever the precision.
 void fuse_norms(Graph& graph);

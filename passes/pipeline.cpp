@@ -70,6 +70,8 @@ const std::vector<Pass> kPasses = {
      "first: all others know operators only, with their parameters as inputs"},
     {"find_dropouts", On::Graph, kRequired, always, on_graph<find_dropouts>,
      "before loops part, since validation drops nothing; after expand_layers, which leaves fewer ways to draw"},
+    {"fuse_logarithms", On::Graph, kOptional, always, on_graph<fuse_logarithms>,
+     "after expand_layers, and before gradients, which are finite then"},
     {"fuse_norms", On::Graph, kOptional, always, on_graph<fuse_norms>,
      "after expand_layers, which leaves fewer ways to square and to take a root, and before gradients"},
     {"fuse_batch_norm", On::Graph, kOptional, always, on_graph<fuse_batch_norm>,

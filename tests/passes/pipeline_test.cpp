@@ -162,7 +162,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   };
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
-      "; those that may be left out are fuse_norms, fuse_batch_norm, fuse_relu, fuse_samples, fuse_shuffles, "
+      "; those that may be left out are fuse_logarithms, fuse_norms, fuse_batch_norm, fuse_relu, fuse_samples, "
+      "fuse_shuffles, "
       "fuse_attention, fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, "
       "fuse_gradient_sums, "
       "fuse_weight_gradients, keep_maxima, fuse_moves, fuse_statistics, "

@@ -164,7 +164,7 @@ TEST_CASE("passes that may be left out are named, for all commands that make a p
   CHECK(given(options_of<TracingOptions>(parse({"bench", "tracing", "g", "--without", list}))) == both);
   CHECK(given(options_of<EvaluateOptions>(parse({"evaluate", "g", "--without", list}))) == both);
   CHECK(given(options_of<PredictOptions>(parse({"predict", "g", "--without", list}))) == both);
-  const std::string known = "; those that may be left out are fuse_norms, fuse_batch_norm, ";
+  const std::string known = "; those that may be left out are fuse_logarithms, fuse_norms, ";
   CHECK(fault({"run", "g", "--without", "fuse_rule"})
             .starts_with("arbalest: --without: there is no pass 'fuse_rule'" + known));
   CHECK(fault({"run", "g", "--without", "fuse_rule"}).ends_with("; did you mean 'fuse_relu'?\n"));

@@ -121,18 +121,17 @@ int64_t group_norm(Graph& graph, Node& node) {
   return 21;
 }
 
-int64_t gelu(Graph&, Node&) {
+int64_t since_20(Graph&, Node&) {
   return 20;
+}
+int64_t since_23(Graph&, Node&) {
+  return 23;
 }
 
 // Gradients are no matter of a model that is taken away.
 int64_t gather(Graph&, Node& node) {
   node.attributes.erase("padding_index");
   return 18;
-}
-
-int64_t affine_grid(Graph&, Node&) {
-  return 20;
 }
 
 // Modes have other names before opset 20, in which there are no volumes.
@@ -161,18 +160,22 @@ int64_t extremum(Graph& graph, Node& node) {
 }  // namespace
 
 int64_t put_in_opset(Graph& graph) {
-  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{op::AffineGrid, affine_grid},
+  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{op::AffineGrid, since_20},
                                                                                {op::AveragePool, pool},
                                                                                {op::Cast, cast},
                                                                                {op::CastLike, cast},
+                                                                               {op::DFT, since_20},
                                                                                {op::Gather, gather},
-                                                                               {op::Gelu, gelu},
+                                                                               {op::Gelu, since_20},
                                                                                {op::GridSample, grid_sample},
                                                                                {op::GroupNormalization, group_norm},
                                                                                {op::MaxPool, pool},
                                                                                {op::OneHot, one_hot},
+                                                                               {op::OnnxAttention, since_23},
                                                                                {op::Pad, pad},
+                                                                               {op::RMSNormalization, since_23},
                                                                                {op::Resize, resize},
+                                                                               {op::RotaryEmbedding, since_23},
                                                                                {op::Scatter, scatter},
                                                                                {op::ReduceMax, extremum},
                                                                                {op::ReduceMin, extremum},

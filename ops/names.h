@@ -48,6 +48,9 @@ struct WhereGradInput {
 struct OneHotInput {
   enum : size_t { Indices, Depth, Values };
 };
+struct OnnxAttentionInput {  // Attention, not arbalest.Attention
+  enum : size_t { Q, K, V, Mask, PastKey, PastValue, Lengths };
+};
 struct AccumulateInput {
   enum : size_t { Gradients, Sum };
 };

@@ -153,6 +153,21 @@ int64_t one_hot(Graph& graph, Node& node) {
   return 18;
 }
 
+// ONNX Runtime's masks of Attention have all rows.
+int64_t attention(Graph& graph, Node& node) {
+  const ValueId mask = node.input(OnnxAttentionInput::Mask);
+  const Shape &queries = graph.values[node.inputs[OnnxAttentionInput::Q]].type.shape,
+              whole = mask == kNone ? Shape{} : graph.values[mask].type.shape;
+  const int64_t rows = queries[queries.size() - 2];
+  if (mask == kNone || (whole.size() > 1 && whole[whole.size() - 2] == rows)) return 23;
+  const auto n = NodeId(&node - graph.nodes.data());  // the reference ends when nodes are added
+  const NodeId expand =
+      graph.add_node(graph.op(op::Expand), node.name + ".mask", {mask}, 1, {{"shape", Shape{rows, whole.back()}}});
+  infer(graph, expand);
+  graph.nodes[n].inputs[OnnxAttentionInput::Mask] = graph.nodes[expand].outputs[0];
+  return 23;
+}
+
 int64_t extremum(Graph& graph, Node& node) {
   return graph.values[node.inputs[0]].type.dtype == DataType::Bool ? 20 : 18;
 }
@@ -171,7 +186,7 @@ int64_t put_in_opset(Graph& graph) {
                                                                                {op::GroupNormalization, group_norm},
                                                                                {op::MaxPool, pool},
                                                                                {op::OneHot, one_hot},
-                                                                               {op::OnnxAttention, since_23},
+                                                                               {op::OnnxAttention, attention},
                                                                                {op::Pad, pad},
                                                                                {op::RMSNormalization, since_23},
                                                                                {op::Resize, resize},

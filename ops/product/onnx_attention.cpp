@@ -12,15 +12,13 @@
 #include <numeric>
 
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
 
 using Ints = std::vector<int64_t>;
 
-struct OnnxAttentionInput {
-  enum : size_t { Q, K, V, Mask, PastKey, PastValue, Lengths };
-};
 struct OnnxAttentionOutput {
   enum : size_t { Y, PresentKey, PresentValue, Scores };
 };

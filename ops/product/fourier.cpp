@@ -59,7 +59,7 @@ std::vector<double> fourier_matrix(const Transform& t) {
 
 void check_transform(const Node& node, const Transform& t) {
   if (t.length < 1 || t.length > kMostFourierNumbers)
-    fail(node, fmt::format("the transform has a length of {}; expected at least 1", t.length));
+    fail(node, fmt::format("the transform has a length of {}; expected 1 to {}", t.length, kMostFourierNumbers));
   const int64_t rows = t.taken * t.parts_in, columns = t.bins * t.parts_out;
   if (rows <= kMostFourierNumbers / columns) return;
   fail(node, fmt::format("the transform's matrix would be {} by {}; expected at most {} numbers", rows, columns,

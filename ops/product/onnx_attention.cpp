@@ -104,7 +104,7 @@ void infer_onnx_attention(InferContext& context) {
     of[i] = head_extents(node, i, x);
   }
   const auto [queries, keys, values] = of;
-  if (keys.samples != queries.samples || keys.depth != queries.depth || keys.rows < 1) {
+  if (keys.samples != queries.samples || keys.depth != queries.depth || keys.depth < 1 || keys.rows < 1) {
     context.fail(fmt::format("'Q' is {} and 'K' {}; expected as many samples, and heads of one size", to_string(q),
                              to_string(context.input(In::K))));
   }

@@ -48,6 +48,9 @@ struct WhereGradInput {
 struct OneHotInput {
   enum : size_t { Indices, Depth, Values };
 };
+struct OnnxAttentionInput {  // Attention, not arbalest.Attention
+  enum : size_t { Q, K, V, Mask, PastKey, PastValue, Lengths };
+};
 struct AccumulateInput {
   enum : size_t { Gradients, Sum };
 };
@@ -57,8 +60,8 @@ namespace op {
 // ONNX's operators.
 inline constexpr std::string_view Add = "Add", AffineGrid = "AffineGrid", AveragePool = "AveragePool",
                                   BatchNormalization = "BatchNormalization", Bernoulli = "Bernoulli",
-                                  CastLike = "CastLike", Clip = "Clip", Concat = "Concat", Conv = "Conv", Div = "Div",
-                                  Dropout = "Dropout", Exp = "Exp", Floor = "Floor", Gather = "Gather",
+                                  CastLike = "CastLike", Clip = "Clip", Concat = "Concat", Conv = "Conv", DFT = "DFT",
+                                  Div = "Div", Dropout = "Dropout", Exp = "Exp", Floor = "Floor", Gather = "Gather",
                                   GatherND = "GatherND", Gelu = "Gelu", Gemm = "Gemm",
                                   GlobalAveragePool = "GlobalAveragePool", Greater = "Greater",
                                   GreaterOrEqual = "GreaterOrEqual", GridSample = "GridSample",
@@ -66,11 +69,12 @@ inline constexpr std::string_view Add = "Add", AffineGrid = "AffineGrid", Averag
                                   HardSwish = "HardSwish", IsNaN = "IsNaN", LayerNormalization = "LayerNormalization",
                                   Less = "Less", LessOrEqual = "LessOrEqual", Log = "Log", LogSoftmax = "LogSoftmax",
                                   MatMul = "MatMul", MaxPool = "MaxPool", Mul = "Mul", Neg = "Neg", Not = "Not",
-                                  OneHot = "OneHot", Pad = "Pad", RMSNormalization = "RMSNormalization",
-                                  RandomNormalLike = "RandomNormalLike", RandomUniform = "RandomUniform",
-                                  RandomUniformLike = "RandomUniformLike", Reciprocal = "Reciprocal",
-                                  ReduceMax = "ReduceMax", ReduceMean = "ReduceMean", ReduceMin = "ReduceMin",
-                                  Relu = "Relu", Resize = "Resize", Scatter = "Scatter",
+                                  OneHot = "OneHot", OnnxAttention = "Attention", Pad = "Pad",
+                                  RMSNormalization = "RMSNormalization", RandomNormalLike = "RandomNormalLike",
+                                  RandomUniform = "RandomUniform", RandomUniformLike = "RandomUniformLike",
+                                  Reciprocal = "Reciprocal", ReduceMax = "ReduceMax", ReduceMean = "ReduceMean",
+                                  ReduceMin = "ReduceMin", Relu = "Relu", Resize = "Resize",
+                                  RotaryEmbedding = "RotaryEmbedding", Scatter = "Scatter",
                                   ScatterElements = "ScatterElements", ScatterND = "ScatterND", Sigmoid = "Sigmoid",
                                   Slice = "Slice", Softmax = "Softmax", Softplus = "Softplus", Split = "Split",
                                   Sqrt = "Sqrt", Squeeze = "Squeeze", Sub = "Sub", Sum = "Sum", Swish = "Swish",

@@ -121,18 +121,17 @@ int64_t group_norm(Graph& graph, Node& node) {
   return 21;
 }
 
-int64_t gelu(Graph&, Node&) {
+int64_t since_20(Graph&, Node&) {
   return 20;
+}
+int64_t since_23(Graph&, Node&) {
+  return 23;
 }
 
 // Gradients are no matter of a model that is taken away.
 int64_t gather(Graph&, Node& node) {
   node.attributes.erase("padding_index");
   return 18;
-}
-
-int64_t affine_grid(Graph&, Node&) {
-  return 20;
 }
 
 // Modes have other names before opset 20, in which there are no volumes.
@@ -154,6 +153,21 @@ int64_t one_hot(Graph& graph, Node& node) {
   return 18;
 }
 
+// ONNX Runtime's masks of Attention have all rows.
+int64_t attention(Graph& graph, Node& node) {
+  const ValueId mask = node.input(OnnxAttentionInput::Mask);
+  const Shape &queries = graph.values[node.inputs[OnnxAttentionInput::Q]].type.shape,
+              whole = mask == kNone ? Shape{} : graph.values[mask].type.shape;
+  const int64_t rows = queries[queries.size() - 2];
+  if (mask == kNone || (whole.size() > 1 && whole[whole.size() - 2] == rows)) return 23;
+  const auto n = NodeId(&node - graph.nodes.data());  // the reference ends when nodes are added
+  const NodeId expand =
+      graph.add_node(graph.op(op::Expand), node.name + ".mask", {mask}, 1, {{"shape", Shape{rows, whole.back()}}});
+  infer(graph, expand);
+  graph.nodes[n].inputs[OnnxAttentionInput::Mask] = graph.nodes[expand].outputs[0];
+  return 23;
+}
+
 int64_t extremum(Graph& graph, Node& node) {
   return graph.values[node.inputs[0]].type.dtype == DataType::Bool ? 20 : 18;
 }
@@ -161,18 +175,22 @@ int64_t extremum(Graph& graph, Node& node) {
 }  // namespace
 
 int64_t put_in_opset(Graph& graph) {
-  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{op::AffineGrid, affine_grid},
+  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{op::AffineGrid, since_20},
                                                                                {op::AveragePool, pool},
                                                                                {op::Cast, cast},
                                                                                {op::CastLike, cast},
+                                                                               {op::DFT, since_20},
                                                                                {op::Gather, gather},
-                                                                               {op::Gelu, gelu},
+                                                                               {op::Gelu, since_20},
                                                                                {op::GridSample, grid_sample},
                                                                                {op::GroupNormalization, group_norm},
                                                                                {op::MaxPool, pool},
                                                                                {op::OneHot, one_hot},
+                                                                               {op::OnnxAttention, attention},
                                                                                {op::Pad, pad},
+                                                                               {op::RMSNormalization, since_23},
                                                                                {op::Resize, resize},
+                                                                               {op::RotaryEmbedding, since_23},
                                                                                {op::Scatter, scatter},
                                                                                {op::ReduceMax, extremum},
                                                                                {op::ReduceMin, extremum},

@@ -6,8 +6,8 @@
                            [--jsonl FILE]
 
 The models are those of kinds_models.py, with random weights that are the same on both sides, in training mode. Both of
-PyTorch's exporters write each of them; `fixed` is the newer one for a batch of two, half of what is trained. All
-compute in fp32:
+PyTorch's exporters write each of them; `fixed` is the newer one for a batch of two, half of what is trained, and
+`opset23` or another number the newer one in that opset of ONNX. All compute in fp32:
   gradients  of every parameter for one batch, as a step of SGD with a large rate leaves them in the weights: the norm
              of the difference over all parameters, over that of the gradient. In brackets the worst parameter.
   losses     of five steps of SGD with momentum: the largest relative difference.
@@ -138,8 +138,9 @@ class Comparison:
             torch.onnx.export(self.make(), example, str(path), dynamo=False, dynamic_axes=axes,
                               do_constant_folding=False, training=torch.onnx.TrainingMode.TRAINING, **names)
         else:
+            opset = {"opset_version": int(self.exporter[5:])} if self.exporter.startswith("opset") else {}
             torch.onnx.export(self.make(), example, str(path), dynamo=True, optimize=False,
-                              verbose=False, **names)
+                              verbose=False, **opset, **names)
         return ["--model", path]
 
     def buffers(self):

@@ -678,3 +678,72 @@ def vit_rotary():
     config = Dinov2Config(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8,
                           use_swiglu_ffn=True)
     return Wrapped(Dinov2Model(config), lambda out: out.last_hidden_state)
+
+
+class HeadsOfAttention(nn.Module):
+    """Attention of eight heads, with as many or fewer of keys and values. `seen` says which rows are."""
+
+    def __init__(self, shared, causal=False, biased=False):
+        super().__init__()
+        self.shared, self.causal = shared, causal
+        self.q, self.k, self.v = nn.Linear(32, 64), nn.Linear(32, 8 * shared), nn.Linear(32, 8 * shared)
+        self.bias = nn.Parameter(torch.randn(8, 6, 6)) if biased else None
+        self.out = nn.Linear(64, 5)
+
+    def forward(self, x, seen=None):
+        heads = lambda y, n: y.unflatten(-1, (n, 8)).transpose(1, 2)
+        mask = self.bias if seen is None else (seen > 0)[:, None, None, :]
+        y = F.scaled_dot_product_attention(heads(self.q(x), 8), heads(self.k(x), self.shared),
+                                           heads(self.v(x), self.shared), attn_mask=mask, is_causal=self.causal,
+                                           enable_gqa=self.shared < 8, scale=0.3)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+@case("tokens", x=(6, 32))
+def heads_causal():
+    return HeadsOfAttention(8, causal=True)
+
+
+@case("tokens", x=(6, 32))
+def heads_shared():
+    return HeadsOfAttention(2, causal=True)
+
+
+@case("tokens", x=(6, 32))
+def heads_biased():
+    return HeadsOfAttention(8, biased=True)
+
+
+@case("tokens", x=(6, 32), seen=((6,), 2))
+def heads_masked():
+    return HeadsOfAttention(8)
+
+
+@case("classes", x=(400,))
+def spectrogram():
+    class Spectrogram(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("window", torch.hann_window(64))
+            self.gain, self.layers = nn.Parameter(torch.ones(400)), nn.Sequential(conv(1, 8), nn.Flatten())
+            self.out = nn.Linear(8 * 33 * 13, 5)
+
+        def forward(self, x):
+            y = torch.view_as_real(torch.stft(x * self.gain, 64, 32, window=self.window, return_complex=True))
+            return self.out(self.layers((y.square().sum(-1) + 1).log().unsqueeze(1)))
+    return Spectrogram()
+
+
+@case("classes", x=(12, 16))
+def fourier_mixer():
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.after, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+            self.real, self.imaginary = nn.Parameter(torch.randn(7, 16)), nn.Parameter(torch.randn(7, 16))
+
+        def forward(self, x):
+            x = self.before(x) + torch.fft.fft2(x, dim=(1, 2)).real
+            spectrum = torch.fft.rfft(self.after(x), dim=1) * torch.complex(self.real, self.imaginary)
+            return self.out(torch.fft.irfft(spectrum, n=12, dim=1).mean(1))
+    return Mixer()

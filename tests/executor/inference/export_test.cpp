@@ -322,6 +322,30 @@ TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
   check_same(graph, model);
 }
 
+TEST_CASE("Attention and transforms are exported as they are, in the opset that has them") {
+  struct Case {
+    std::string layers, op;
+    int64_t opset, masks;
+  };
+  const std::string tokens =
+      "t = Reshape <shape = [0, 4, 64]> (x)\nk = ReduceMax <axes = [2]> (t)\nzero = Constant <value_float = 0.0> ()\n"
+      "g = Greater (k, zero)\nm = Reshape <shape = [-1, 1, 1, 4]> (g)\n";
+  for (const Case& c :
+       {Case{"y = Attention <q_num_heads = 4, kv_num_heads = 4, is_causal = 1> (t, t, t)", "Attention", 23, 0},
+        Case{"y = Attention <q_num_heads = 4, kv_num_heads = 4> (t, t, t, m)", "Attention", 23, 1},
+        Case{"u = Unsqueeze <axes = [4]> (x)\ny = DFT <axis = 3> (u)", "DFT", 20, 0},
+        Case{"f = Flatten (x)\ny = STFT <frame_step = 16, frame_length = 32> (f)", "STFT", 18, 0}}) {
+    INFO(c.layers);
+    TinyNet net;
+    net.layers = tokens + c.layers + "\nh = Flatten (y)\n";
+    const Graph graph = tiny(net), model = export_model(graph, on_cpus(), {});
+    CHECK(count_ops(model, c.op) == 1);
+    CHECK(count_ops(model, "Expand") == c.masks);
+    CHECK(model.opsets[0].second == c.opset);
+    check_same(graph, model);
+  }
+}
+
 TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs") {
   TinyNet net;
   net.layers =

@@ -749,11 +749,111 @@ def add_class_losses():
                  differentiable=[0], gradient_of=back)
 
 
+def add_attention_of_onnx():
+    """Queries, keys and values by heads or side by side; masks of rows that see no key."""
+    def attention(q, k, v, mask=None, *, scale=0.0, is_causal=0, softcap=0.0, q_num_heads=0, kv_num_heads=0):
+        whole = q.ndim == 3
+        if whole:
+            q, k, v = (x.reshape(x.shape[0], x.shape[1], heads, -1).swapaxes(1, 2)
+                       for x, heads in [(q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads)])
+        k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+        scores = (scale or q.shape[-1] ** -0.5) * q @ k.swapaxes(2, 3)
+        scores = softcap * jnp.tanh(scores / softcap) if softcap else scores
+        seen = jnp.ones(scores.shape, bool)
+        if mask is not None:
+            last = [(0, 0)] * (mask.ndim - 1) + [(0, k.shape[2] - mask.shape[-1])]
+            if mask.dtype == bool:
+                seen &= jnp.pad(mask, last)
+            else:
+                scores += jnp.pad(mask, last)
+                seen &= jnp.pad(jnp.ones(mask.shape, bool), last)
+        if is_causal:
+            seen &= jnp.tril(jnp.ones(scores.shape[2:], bool))
+        exponentials = jnp.where(seen, jnp.exp(jnp.where(seen, scores, 0)), 0)
+        sums = exponentials.sum(-1, keepdims=True)
+        y = (exponentials / jnp.where(sums == 0, 1, sums)) @ v
+        return y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], -1) if whole else y
+
+    heads, whole = [(2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4)], [(2, 3, 8), (2, 5, 4), (2, 5, 6)]
+    shared = [(2, 4, 3, 4), heads[1], heads[2]]
+    of_samples = random.integers(0, 2, (2, 1, 3, 5)).astype(bool)
+    of_samples[1, 0, 1] = False
+    sides = {"q_num_heads": 4, "kv_num_heads": 2}
+    for name, shapes, mask, options in [
+            ("plain", heads, None, {}), ("causal, scale", heads, None, {"is_causal": 1, "scale": 0.5}),
+            ("flags", heads, of_samples, {}),
+            ("flags, causal, softcap", shared, of_samples, {"is_causal": 1, "softcap": 2.5}),
+            ("bias", heads, draw(2, 3, 5), {}), ("short bias, causal", shared, draw(3, 3), {"is_causal": 1}),
+            ("short flags", heads, of_samples[:, :, :, :3], {}), ("side by side", whole, None, sides),
+            ("side by side, flags", whole, of_samples[1, 0], sides | {"is_causal": 1})]:
+        operands = [draw(*shape) for shape in shapes] + ([] if mask is None else [mask])
+        flags = mask is not None and mask.dtype == bool
+        case(f"Attention, {name}", "Attention", lambda *x, o=options: attention(*x, **o), operands, options,
+             differentiable=[0, 1, 2] if flags else None)
+
+
+def add_transforms():
+    def parts(y):
+        return jnp.stack([y.real, y.imag], -1)
+
+    def whole(x):
+        return x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
+
+    def dft(x, axis, dft_length=None, inverse=0, onesided=0):
+        axis %= x.ndim
+        if onesided:
+            if inverse:
+                return jnp.fft.irfft(whole(x), dft_length, axis)[..., None]
+            return parts(jnp.fft.rfft(x[..., 0], dft_length, axis))
+        return parts((jnp.fft.ifft if inverse else jnp.fft.fft)(whole(x), dft_length, axis))
+
+    both = {"inverse": 1, "onesided": 1}
+    for shape, options in [((2, 5, 1), {}), ((2, 3, 6, 2), {}), ((2, 6, 2), {"axis": -2, "inverse": 1}),
+                           ((2, 5, 3, 1), {"onesided": 1}), ((2, 6, 1), {"onesided": 1, "dft_length": 4}),
+                           ((2, 3, 1), {"dft_length": 5}), ((2, 5, 2), {"dft_length": 3}), ((2, 4, 2), both),
+                           ((2, 4, 3, 2), both | {"dft_length": 7}), ((2, 4, 2), both | {"dft_length": 4})]:
+        options = {"axis": 1} | options
+        case(f"DFT of {shape}, {options}", "DFT", lambda x, o=options: dft(x, **o), [draw(*shape)], options)
+
+    def stft(x, frame_step, frame_length, onesided=1):
+        count = 1 + (x.shape[1] - frame_length) // frame_step
+        frames = jnp.stack([(whole(x) if x.ndim == 3 else x)[:, i * frame_step:i * frame_step + frame_length]
+                            for i in range(count)], 1)
+        return parts(jnp.fft.rfft(frames.real) if onesided else jnp.fft.fft(frames))
+
+    for shape, options in [((2, 17, 1), {"frame_step": 3, "frame_length": 6}),
+                           ((2, 12), {"frame_step": 2, "frame_length": 5, "onesided": 0}),
+                           ((2, 11, 2), {"frame_step": 3, "frame_length": 4, "onesided": 0})]:
+        case(f"STFT of {shape}, {options}", "STFT", lambda x, o=options: stft(x, **o), [draw(*shape)], options)
+
+
+def add_rotations():
+    def rotary(x, cosines, sines, places=None, *, interleaved=0, num_heads=0, rotary_embedding_dim=0):
+        flat = x.ndim == 3
+        rows = x.reshape(x.shape[0], x.shape[1], num_heads, -1) if flat else x.swapaxes(1, 2)
+        turned = rotary_embedding_dim or rows.shape[-1]
+        c, s = ((t if places is None else t[places.astype(int)])[:, :, None] for t in (cosines, sines))
+        a, b = ((rows[..., 0:turned:2], rows[..., 1:turned:2]) if interleaved else
+                (rows[..., :turned // 2], rows[..., turned // 2:turned]))
+        a, b = c * a - s * b, s * a + c * b
+        pairs = jnp.stack([a, b], -1).reshape(*a.shape[:-1], -1) if interleaved else jnp.concatenate([a, b], -1)
+        y = jnp.concatenate([pairs, rows[..., turned:]], -1)
+        return y.reshape(x.shape) if flat else y.swapaxes(1, 2)
+
+    for shape, pairs, positions, options in [
+            ((2, 2, 3, 4), 2, False, {}), ((2, 3, 12), 2, True, {"num_heads": 2, "rotary_embedding_dim": 4}),
+            ((2, 2, 3, 6), 2, True, {"interleaved": 1, "rotary_embedding_dim": 4})]:
+        tables = [draw(*((7,) if positions else (2, 3)), pairs) for _ in range(2)]
+        places = [random.integers(0, 7, (2, 3))] if positions else []
+        case(f"RotaryEmbedding of {shape}, {options}", "RotaryEmbedding", lambda *x, o=options: rotary(*x, **o),
+             [draw(*shape)] + tables + places, options, labels=[3])
+
+
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
             add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed,
             add_triangles_and_sums, add_response_normalisation, add_matrix_updates, add_recurrent,
-            add_products_of_factors, add_class_losses]:
+            add_products_of_factors, add_class_losses, add_attention_of_onnx, add_transforms, add_rotations]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a program to its end or its time limit, or holds one that waits to be asked. For bench_wall."""
+import contextlib
 import json
 import os
 import queue
@@ -24,38 +25,56 @@ def json_objects(text):
             yield found
 
 
+STARTING = threading.Lock()
 RUNNING = set()  # processes, each with a group of what it starts
+ENDING = threading.Event()
 
 
 def started(command, gpu, **streams):
     environment = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
-    try:
-        process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **streams)
-    except OSError as error:
-        raise RunFailed(f"{command[0]}: {error.strerror}") from None
-    RUNNING.add(process)
+    with STARTING:
+        if ENDING.is_set():
+            raise RunFailed("interrupted")
+        try:
+            process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **streams)
+        except OSError as error:
+            raise RunFailed(f"{command[0]}: {error.strerror}") from None
+        RUNNING.add(process)
     return process
 
 
-def end(process):
-    """Kills the process, and what it has started, which would hold the GPUs."""
-    try:
+def kill(process):
+    """Kills the process and what it has started, which would hold the GPUs."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+
+
+def end(process):
+    kill(process)
     process.wait()
-    RUNNING.discard(process)
+    with STARTING:
+        RUNNING.discard(process)
 
 
 def end_all_on_signals():
-    """Lets Ctrl-C, SIGTERM and SIGHUP end this process at once, with all that was started."""
-    def end_all(number, _):
-        for process in list(RUNNING):
-            end(process)
-        os._exit(128 + number)
+    """Lets Ctrl-C, SIGTERM and SIGHUP end this process with all that was started, unless they are ignored."""
+    signals = [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(each) != signal.SIG_IGN]
 
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, end_all)
+    def end_all(number):
+        with STARTING:
+            for process in RUNNING:
+                kill(process)
+            os._exit(128 + number)
+
+    def on_signal(number, _):
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        ENDING.set()
+        threading.Thread(target=end_all, args=[number]).start()  # the main thread may hold the lock
+
+    for each in signals:
+        signal.signal(each, on_signal)
 
 
 def failure(status, answers, errors):

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/file/float_types.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
+#include <type_traits>
 
 #include "base/half.h"
 
@@ -22,6 +26,16 @@ std::vector<std::byte> as_floats(const std::vector<std::byte>& numbers, Convert 
   return floats;
 }
 
+// Finite numbers stay finite: a mask of the least double, times 0, is no NaN.
+template <typename From>
+float nearest(From from) {
+  if constexpr (std::is_same_v<From, double>) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (std::isfinite(from)) from = std::clamp(from, -kMost, kMost);
+  }
+  return float(from);
+}
+
 using Data = std::shared_ptr<const std::vector<std::byte>>;
 
 // Makes floats of what has the type `From`, which is `dtype`.
@@ -33,8 +47,7 @@ struct ToFloat {
     if (type.dtype != dtype) return;
     type.dtype = DataType::Float32;
     if (!data) return;
-    data =
-        std::make_shared<const std::vector<std::byte>>(as_floats<From>(*data, [](From from) { return float(from); }));
+    data = std::make_shared<const std::vector<std::byte>>(as_floats<From>(*data, nearest<From>));
   }
   void convert(std::vector<SourceValue>& values) const {
     for (SourceValue& value : values) {
@@ -60,16 +73,17 @@ struct ToFloat {
   }
 };
 
-// None where no value is floating.
-std::optional<bool> are_double(const std::vector<SourceValue>& values) {
-  std::optional<bool> all;
-  for (const SourceValue& value : values) {
-    if (value.type && is_floating(value.type->dtype)) {
-      all = all.value_or(true) && value.type->dtype == DataType::Float64;
-    }
+// Whether all floating types that are seen are double; nullopt if none is.
+class Seen {
+ public:
+  void see(const TensorType& type) {
+    if (is_floating(type.dtype)) all_ = all_.value_or(true) && type.dtype == DataType::Float64;
   }
-  return all;
-}
+  std::optional<bool> all() const { return all_; }
+
+ private:
+  std::optional<bool> all_;
+};
 
 }  // namespace
 
@@ -78,7 +92,19 @@ std::vector<std::byte> widened_float16(const std::vector<std::byte>& halves) {
 }
 
 bool is_in_double(const GraphSource& source) {
-  return are_double(source.inputs).value_or(are_double(source.outputs).value_or(false));
+  Seen stored, given;
+  for (const SourceValue& value : source.values) {
+    if (value.type && value.data && value.type->elements() > 1) stored.see(*value.type);
+  }
+  for (const SourceNode& node : source.nodes) {
+    for (const SourceAttribute& attribute : node.attributes) {
+      if (attribute.tensor && attribute.tensor->type.elements() > 1) stored.see(attribute.tensor->type);
+    }
+  }
+  for (const SourceValue& input : source.inputs) {
+    if (input.type) given.see(*input.type);
+  }
+  return stored.all().value_or(given.all().value_or(false));
 }
 
 void read_as_float(GraphSource& source, bool doubles) {

@@ -17,12 +17,12 @@ inline constexpr int64_t kOnnxFloat16 = 10;
 // The floats that elements in float16 are, two bytes each.
 std::vector<std::byte> widened_float16(const std::vector<std::byte>& halves);
 
-// Whether the model computes in double: its floating inputs are, or, without such inputs, its outputs. Single values in
-// double stay, in a model of floats.
+// Whether the model computes in double: all its stored floating tensors are double but single numbers, or, if it has
+// none, its floating inputs. A model of floats may have tables in double.
 bool is_in_double(const GraphSource& source);
 
 // Everything that is bfloat16, or is cast to it, becomes float: inputs, initialisers, tensors of attributes. So does
-// double, if `doubles`.
+// double, if `doubles`; finite numbers stay finite.
 void read_as_float(GraphSource& source, bool doubles);
 
 // Casts whose target is `number`, as ONNX counts types, cast to float.

@@ -359,6 +359,11 @@ void number_producers(Graph& graph) {
   }
 }
 
+bool is_matrix(const Value& value) {
+  return value.role == Role::Parameter && is_stored(value) && value.type.dtype == DataType::Float32 &&
+         value.type.shape.size() == 2 && value.type.layout == Layout::RowMajor;
+}
+
 // Whether `b` is `a` transposed, and a's own numbers are not symmetric: an identity says nothing of where it is from.
 bool is_transposed(const Value& a, const Value& b) {
   const int64_t rows = a.type.shape[0], columns = a.type.shape[1];
@@ -375,27 +380,36 @@ bool is_transposed(const Value& a, const Value& b) {
   return !symmetric && !is_uniform(a);
 }
 
-// PyTorch's exporters fold the transposition of a weight, under a name of their own. If the weight is read elsewhere as
-// well, as an embedding that the last layer shares, the file has both: they are one parameter.
-void tie_transposed(Graph& graph) {
-  const auto is_matrix = [](const Value& value) {
-    return value.role == Role::Parameter && is_stored(value) && value.type.dtype == DataType::Float32 &&
-           value.type.shape.size() == 2 && value.type.layout == Layout::RowMajor;
-  };
-  std::multimap<Shape, ValueId> named;
-  for (const ValueId v : graph.values.ids()) {
-    const Value& value = graph.values[v];
-    if (is_matrix(value) && !is_made_up(value.name)) named.emplace(value.type.shape, v);
+// Tables whose rows are looked up, by their shape.
+std::multimap<Shape, ValueId> embeddings_of(const Graph& graph) {
+  std::multimap<Shape, ValueId> tables;
+  std::unordered_set<ValueId> seen;
+  for (const Node& node : graph.nodes) {
+    if (!node.op->attribute_spec("padding_index") || node.inputs.empty() || int_attribute(node, "axis") != 0) continue;
+    const ValueId table = node.inputs[0];
+    if (table != kNone && is_matrix(graph.values[table]) && seen.insert(table).second) {
+      tables.emplace(graph.values[table].type.shape, table);
+    }
   }
+  return tables;
+}
+
+// PyTorch's exporters fold the transposition of a weight, under a name that is no parameter's. If the weight is an
+// embedding as well, as in language models, the file has both: they are one parameter.
+void tie_transposed(Graph& graph, const GraphSource& source) {
+  const std::multimap<Shape, ValueId> embeddings = embeddings_of(graph);
+  const std::unordered_set<ValueId> parameters = stated_parameters(graph, source);
   Table<NodeId, Node> transpositions;
   for (const ValueId v : graph.values.ids()) {
-    if (!is_matrix(graph.values[v]) || !is_made_up(graph.values[v].name)) continue;
-    const Shape& shape = graph.values[v].type.shape;
-    const auto [first, last] = named.equal_range({shape[1], shape[0]});
-    const auto original = std::find_if(
-        first, last, [&](const auto& each) { return is_transposed(graph.values[each.second], graph.values[v]); });
-    if (original == last) continue;
     Value& copy = graph.values[v];
+    const bool named = copy.name.find('.') != copy.name.npos && !is_made_up(copy.name);
+    if (!is_matrix(copy) || named || parameters.contains(v)) continue;
+    const Shape& shape = copy.type.shape;
+    const auto [first, last] = embeddings.equal_range({shape[1], shape[0]});
+    const auto original = std::find_if(first, last, [&](const auto& each) {
+      return each.second != v && is_transposed(graph.values[each.second], copy);
+    });
+    if (original == last) continue;
     Node node;
     node.op = &graph.op(op::Transpose);
     node.name = copy.name + ".tied";
@@ -469,7 +483,7 @@ void own_parameters(Graph& graph, const GraphSource& source) {
   leave_out_zero_states(graph);
   find_weights(graph, source, kept);
   keep_constants(graph);
-  if (source.producer == "pytorch") tie_transposed(graph);
+  if (source.producer == "pytorch") tie_transposed(graph, source);
   if (!source.equal_is_same) part_shared(graph);
   name_counted(graph);
 }

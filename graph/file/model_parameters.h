@@ -25,8 +25,8 @@ bool is_of_module(const GraphSource& source, const std::string& name);
 // tensors that are not finite and no weights, such as masks.
 // Initialisers that are equal by chance, which exporters store once, become as many parameters as there were. These are
 // initialisers that an Identity copies, and those with one number throughout that several nodes read, unless the nodes
-// are known to share them. A transposed copy of a weight that PyTorch's exporters have folded is a Transpose of the
-// weight. Zeros before the first step of a recurrent layer are left out. If the original name is lost,
+// are known to share them. A transposed copy of an embedding's table that PyTorch's exporters have folded is a
+// Transpose of the table. Zeros before the first step of a recurrent layer are left out. If the original name is lost,
 // or counted up by the exporter ("const_fold_opt__4859"), it is made of the node's weight, or else of the node that
 // reads it.
 void own_parameters(Graph& graph, const GraphSource& source);

@@ -209,9 +209,11 @@ class Sequences {
         return SourceName{fmt::format("{}.{}{}", node.outputs[0].text, name, of), node.op.place};
       };
       add(node, "Constant", {}, named(".times"), {{"value_ints", Ints{times}}});
-      add(node, "Mul", {maker.node.inputs[1], named(".times")}, named(""));
+      add(node, "Mul", {{node.outputs[0].text + ".size", node.op.place}, named(".times")}, named(""));
       return named("");
     };
+    add(node, "Cast", {maker.node.inputs[1]}, {node.outputs[0].text + ".size", node.op.place},
+        {{"to", onnx_number(DataType::Int64)}});
     const SourceName starts = bound("starts", place), ends = bound("ends", place + 1);
     const SourceName axes{node.outputs[0].text + ".axes", node.op.place};
     add(node, "Constant", {}, axes, {{"value_ints", Ints{integer(maker.node, "axis", 0)}}});
@@ -238,7 +240,7 @@ class Sequences {
 
   GraphSource& source_;
   std::unordered_map<std::string, Constant> constants_;
-  std::unordered_set<std::string> lists_;          // that are put together when the graph runs
+  std::unordered_set<std::string> lists_;          // names of lists that a Concat makes
   std::unordered_map<std::string, Maker> makers_;  // by the sequence's name
 };
 

@@ -111,18 +111,28 @@ std::string likeness(const Value& value, bool weight) {
 }  // namespace
 
 std::vector<std::string> padded_tables(const Graph& graph) {
+  const Node* train = graph.find_op(op::Train);
+  if (!train) return {};
+  const std::vector<std::string> frozen = strings_attribute(*train, "frozen");
+  const Table<ValueId, std::vector<NodeId>> readers = graph.consumers();
   std::vector<std::string> notes;
-  for (const Node& node : graph.nodes) {
-    if (!node.is("Gather") || node.attributes.find_named("padding_index") || int_attribute(node, "axis") != 0) continue;
-    const Value& table = graph.values[node.inputs[0]];
-    if (table.role != Role::Parameter || table.initializer.kind != Initializer::Kind::Data) continue;
-    if (table.type.dtype != DataType::Float32 || table.type.shape.size() != 2) continue;
+  for (const ValueId v : graph.values.ids()) {
+    const Value& table = graph.values[v];
+    const bool stored = table.role == Role::Parameter && table.initializer.kind == Initializer::Kind::Data &&
+                        table.type.dtype == DataType::Float32 && table.type.shape.size() == 2;
+    if (!stored || table.type.shape[0] < 2 || first_fit(table.name, frozen) < frozen.size()) continue;
+    const auto looks_up = [&](NodeId n) {
+      const Node& node = graph.nodes[n];
+      return node.is("Gather") && node.inputs[0] == v && int_attribute(node, "axis") == 0 &&
+             !node.attributes.find_named("padding_index");
+    };
+    if (std::none_of(readers[v].begin(), readers[v].end(), looks_up)) continue;
     const std::optional<size_t> row = only_zero_row(table.type.shape, numbers_of(table));
     if (!row) continue;
     notes.push_back(fmt::format(
-        "'{}' ({}), which node '{}' reads, is trained with its row {}, which is zero: with padding_idx PyTorch leaves "
-        "that out, and PyTorch's older exporter does not say so; the newer one does (dynamo=True)",
-        table.name, to_string(table.type), node.name, *row));
+        "'{}' ({}) is an embedding whose row {} is zero, and is trained as a whole: PyTorch leaves the row of "
+        "padding_idx out, which its older exporter does not say; export with dynamo=True, optimize=False if it is one",
+        table.name, to_string(table.type), *row));
   }
   return notes;
 }

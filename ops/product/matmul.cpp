@@ -80,6 +80,16 @@ Strided BatchedProduct::walk() const {
   return {batch, {matrix_steps(all, batch), a_steps, b_steps}};
 }
 
+void BatchedProduct::join_rows() {
+  const Strided all = walk();
+  const bool one = all.rank == 1 && all.stride[2][0] == 0 && !trans_a && all.stride[1][0] == rows * depth;
+  if (!one) return;
+  rows *= all.extent[0];
+  batch.clear();
+  a_steps.clear();
+  b_steps.clear();
+}
+
 namespace {
 
 void infer_matmul(InferContext& context) {
@@ -113,7 +123,8 @@ onednn::Desc batch_desc(const BatchedProduct& p, const std::vector<int64_t>& ste
 std::unique_ptr<Kernel> matmul_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using In = GemmInput;
-  const BatchedProduct p(request.node, request.inputs[In::A], request.inputs[In::B]);
+  BatchedProduct p(request.node, request.inputs[In::A], request.inputs[In::B]);
+  p.join_rows();
 #ifdef ARBALEST_ONEDNN
   const DataType type = request.inputs[In::A].dtype;
   if (onednn::supported(type) && element_count(p.batch) * p.rows * p.depth * p.columns > 0) {

@@ -14,7 +14,8 @@ namespace {
 
 std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
   using In = GemmInput;
-  const BatchedProduct product(request.node, request.inputs[In::A], request.inputs[In::B]);
+  BatchedProduct product(request.node, request.inputs[In::A], request.inputs[In::B]);
+  product.join_rows();
   Problem problem = {.m = product.rows,
                      .n = product.columns,
                      .k = product.depth,
@@ -27,13 +28,6 @@ std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
     return product_kernel(request, problem);
   }
   const Strided walk = product.walk();
-  // Matrices of A that follow each other and meet one B are one matrix.
-  const bool one =
-      walk.rank == 1 && walk.stride[2][0] == 0 && !product.trans_a && walk.stride[1][0] == product.rows * product.depth;
-  if (one) {
-    problem.m *= walk.extent[0];
-    return product_kernel(request, problem);
-  }
   // The innermost axis of the batch is one call.
   const int last = walk.rank - 1;
   problem.batch = walk.extent[last];

@@ -21,6 +21,8 @@ struct BatchedProduct {
   Shape output_shape(const TensorType& a, const TensorType& b) const;
   // Walk over the matrices of the output, A and B, with steps in elements.
   Strided walk() const;
+  // Makes one matrix of those of A, if they follow each other and meet one B.
+  void join_rows();
 };
 
 }  // namespace arbalest

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -173,7 +174,19 @@ TEST_CASE("model: a file in double trains in float") {
     CHECK(value(graph, "y/half").role == Role::Constant);
     CHECK(value(graph, "y").type == TensorType{DataType::Float32, {5, 2}});
   }
-  CHECK(value(of("float[N, 2] x", "Identity (x)"), "weight").type.dtype == DataType::Float64);  // in a net of floats
+  // A table next to weights in float, and a number beyond float's range.
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+net (double[N, 2] x) => (float[N, 2] y)
+<float[2, 2] weight = {1, 2, 3, 4}, double[2] table = {0.1, 0.2}>
+{ shifted = Add (x, table)  f = Cast <to = 1> (shifted)  y = MatMul (f, weight) })");
+  const Graph mixed = read_graph_text("g (double[5,2] x) => () { y = model.net (x) }", files.file("mixed.onnxtxt"),
+                                      builtin_ops(), 0, {{"net", path}});
+  CHECK(value(mixed, "y/table").role == Role::Constant);
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+net (double[N, 2] x) => (double[N, 2] y) <double[2] least = {-1.7976931348623157e308, 1}>
+{ y = Mul (x, least) })");
+  const Graph least = files.read("y = model.net (x)", {{"net", path}}, "float[5,2] x");
+  CHECK(floats(value(least, "least")) == std::vector<float>{-std::numeric_limits<float>::max(), 1});
 }
 
 TEST_CASE("model: a transposed copy that PyTorch's exporter has folded is the weight itself") {
@@ -197,9 +210,18 @@ TEST_CASE("model: a transposed copy that PyTorch's exporter has folded is the we
   const Graph tied = copy_of(torch, "val_2", same);
   CHECK(parameters(tied) == 1);
   CHECK(tied.values[only(tied, "Transpose").inputs[0]].name == "e.weight");
+  for (const char* name : {"t", "permute", "\"onnx::MatMul_21\""}) CHECK(parameters(copy_of(torch, name, same)) == 1);
   CHECK(parameters(copy_of(torch, "val_2", "1, 3, 5, 2, 4, 7")) == 2);
   CHECK(parameters(copy_of(torch, "\"o.weight\"", same)) == 2);  // a module of its own
   CHECK(parameters(copy_of("", "val_2", same)) == 2);
+  // Layers that begin equal, as clones do, are no embedding and its last layer.
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+net (float[N, 2] x) => (float[N, 2] y)
+<float[2, 2] "b.weight" = {1, 2, 3, 4}, float[2, 2] val_2 = {1, 3, 2, 4}>
+{ h = MatMul (x, val_2)  y = Gemm <transB = 1> (h, "b.weight") })");
+  Graph clones = files.read("y = model.net (x)", {{"", path}}, "float[5,2] x");
+  verify(clones);
+  CHECK(parameters(clones) == 2);
 }
 
 TEST_CASE("model: weights that are cast where they are read are the operator's") {

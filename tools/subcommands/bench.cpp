@@ -393,8 +393,9 @@ CLI::App& declare_file(Subcommands& commands) {
   text("--program", options.program, "FILE",
        "the arbalest to measure, if it is not this one; another content of the file is another build");
   app.add_flag("--anyway", options.anyway, "measure although the machine does other work");
-  app.add_flag("--retry", options.retry,
-               "run trials that failed once more, and without --anyway those that other work disturbed");
+  app.add_flag(
+      "--retry", options.retry,
+      "run trials that failed once more, and without --anyway those that other work or a slow clock disturbed");
   add_format(app, options.format);
   text("-o,--output", options.output, "FILE", "write a page with tables and plots, too: one HTML file");
   text("--svg", options.svg, "DIR", "write the page's plots into this folder, too: a file (.svg) each");

@@ -149,7 +149,9 @@ class Bench {
     }
     return place->second;
   }
-  BenchTrials::Again again() const { return {options_.retry, options_.retry && !options_.anyway}; }
+  BenchTrials::Again again() const {
+    return {options_.retry, options_.retry && !options_.anyway && options_.collect.empty()};
+  }
 
   // The needs of a cell for all that is measured of it.
   CellNeeds needs(const BenchCell& cell) {
@@ -262,9 +264,9 @@ class Bench {
     std::vector<const Trial*> waiting = trials_.pending(again());
     for (const Trial* trial : waiting) hold_too_large(*trial);
     std::erase_if(waiting, [&](const Trial* trial) { return needs(*trial->cell, trial->measure).too_large; });
-    bool all = tell_absent() == 0;
+    bool all = tell_absent(waiting) == 0;
     std::erase_if(waiting, [&](const Trial* trial) { return !lacks(*trial->cell).empty(); });
-    if (!waiting.empty()) check_machine();
+    if (!waiting.empty()) check_machine(waiting);
     if (waiting.size() > 1) warn(fmt::format("{} trials; their logs are in {}", waiting.size(), folder().string()));
     const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is under way\n");
     const auto began = std::chrono::steady_clock::now();
@@ -302,15 +304,14 @@ class Bench {
 
   // Names the cells whose devices are not here, once for each device. They leave no result: another machine may have
   // one of theirs. Returns how many there are.
-  size_t tell_absent() const {
+  size_t tell_absent(const std::vector<const Trial*>& waiting) const {
     std::map<std::string, std::vector<std::string>> names;
     size_t count = 0;
     for (const BenchCell& cell : cells_.cells) {
-      const bool done = std::all_of(trials_.all().begin(), trials_.all().end(), [&](const Trial& trial) {
-        return trial.cell != &cell || trials_.result_of(trial);
-      });
+      const bool waits =
+          std::any_of(waiting.begin(), waiting.end(), [&](const Trial* trial) { return trial->cell == &cell; });
       const std::string what = lacks(cell);
-      if (what.empty() || done) continue;
+      if (what.empty() || !waits) continue;
       names[what].push_back(cell.name);
       ++count;
     }
@@ -377,9 +378,25 @@ class Bench {
                                  fmt::join(words, " or ")));
   }
 
-  void check_machine() const {
+  // Trials that have a result wait for another time if the machine does other work; those without one cannot.
+  void check_machine(std::vector<const Trial*>& waiting) const {
     const MachineState state = look_at_machine(all_devices());
     if (state.faults.empty() || options_.anyway) return;
+    const size_t left = std::erase_if(waiting, [&](const Trial* trial) {
+      const TrialResult* result = trials_.result_of(*trial);
+      return result && result->error.empty();
+    });
+    if (left > 0) {
+      warn(fmt::format("{} disturbed trial{} as {}: {}", left, left == 1 ? " stays" : "s stay",
+                       left == 1 ? "it is" : "they are", fmt::join(state.faults, "; ")));
+    }
+    if (!waiting.empty()) refuse(state);
+  }
+  void check_machine() const {
+    const MachineState state = look_at_machine(all_devices());
+    if (!state.faults.empty() && !options_.anyway) refuse(state);
+  }
+  [[noreturn]] static void refuse(const MachineState& state) {
     throw RunError(
         fmt::format("measurements would mislead: {}; --anyway measures all the same", fmt::join(state.faults, "; ")));
   }
@@ -492,9 +509,8 @@ class Bench {
     add_quotes(summaries, tables);
     if (disturbed > 0) {
       tables.front().notes.push_back(
-          fmt::format("{} of {} trials were measured while the machine did other work or slowed down; --retry without "
-                      "--anyway runs "
-                      "them once more",
+          fmt::format("{} of {} trials were measured while the machine did other work or slowed down; "
+                      "--retry without --anyway runs them once more",
                       disturbed, results.size()));
     }
     const auto failed = std::count_if(results.begin(), results.end(), [](const TrialResult& result) {

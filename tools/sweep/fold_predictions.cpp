@@ -49,6 +49,7 @@ std::string write_fold_predictions(const SweepRecord& record, const TrialGroup& 
   check_models(record, group, around.folder);
   const std::string path = (fs::path(around.folder) / "predictions.csv").string();
   AtomicFile file(path);
+  if (around.shared) around.shared->expect(1);  // one model predicts at a time
   for (const int trial : group.trials) {
     PredictOptions options = options_of(record.plan, trial, around);
     PredictionTable& table = options.table.emplace();

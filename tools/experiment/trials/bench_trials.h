@@ -30,7 +30,7 @@ class BenchTrials {
 
   // The trial's result, or nullptr. A cell's own result comes before one of another cell whose command is the same.
   const TrialResult* result_of(const Trial& trial) const;
-  // Results that do not count: of trials that failed, or ran while the machine did other work.
+  // Results that do not count: of trials that failed, or that were disturbed.
   struct Again {
     bool failed = false, disturbed = false;
   };

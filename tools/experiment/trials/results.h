@@ -63,7 +63,7 @@ struct TrialResult {
   bool lower = false;             // whether less of the metric is better
   nlohmann::ordered_json state;   // of the machine
 
-  bool disturbed() const { return state.is_object() && state.contains("faults"); }  // the machine did other work
+  bool disturbed() const { return state.is_object() && state.contains("faults"); }  // by other work, or a slow clock
 };
 
 std::string line_of(const TrialResult& result);  // with a line feed

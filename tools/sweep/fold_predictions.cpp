@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
+#include "executor/session/shared_resources.h"
 #include "tools/command/commands.h"
 
 namespace arbalest {

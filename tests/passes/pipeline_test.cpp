@@ -53,6 +53,8 @@ const std::vector<std::string>& nets() {
       "axes = Constant <value_ints = [1]> ()\nr = Flatten (x)\na = arbalest.Linear <units = 72> (r)\n"
       "p = Pow (a, two)\nm = ReduceMean (p, axes)\ns = Add (m, more)\nd = Sqrt (s)\nh = Div (a, d)\n" +
           kHead,
+      // Logarithms of probabilities.
+      "r = Flatten (x)\na = arbalest.Linear <units = 8> (r)\np = Sigmoid (a)\nh = Log (p)\n" + kHead,
       // A number that scales images, and a weight that is squared before it is read.
       "c = arbalest.Conv <filters = 256, kernel_shape = [3, 3]> (x)\nr = Relu (c)\ns = Mul (r, factor)\n"
       "p = GlobalAveragePool (s)\nrows = Flatten (p)\nsquare = Mul (w, w)\nh = MatMul (rows, square)\n" +

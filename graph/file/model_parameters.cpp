@@ -95,6 +95,17 @@ void check_finite(const Value& weight) {
                                              *found, number));
 }
 
+// Whether the numbers are 0 and one that no score reaches, as of masks that are added before a softmax.
+bool is_mask(const Value& value) {
+  constexpr float kNever = -1e4f;  // of the least that exporters write
+  if (value.type.dtype != DataType::Float32 || value.type.elements() < 2) return false;
+  const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
+  const auto* end = numbers + value.type.elements();
+  const float least = *std::min_element(numbers, end);
+  return least <= kNever && std::find(numbers, end, 0.0f) != end &&
+         std::all_of(numbers, end, [&](float each) { return each == 0 || each == least; });
+}
+
 using Kept = SourceValue::Kept;
 
 std::unordered_map<ValueId, Kept> kept_values(const Graph& graph, const GraphSource& source) {
@@ -150,7 +161,7 @@ void find_weights(Graph& graph, const GraphSource& source, const std::unordered_
     const bool exact = value.type.dtype == DataType::Float64;
     const auto stated = kept.find(v);
     const bool constant = stated != kept.end() && stated->second == Kept::Constant;
-    if (number || exact || constant || first_not_finite(value)) {
+    if (number || exact || constant || first_not_finite(value) || is_mask(value)) {
       value.role = Role::Constant;
     } else if (stated != kept.end()) {
       value.role = Role::Frozen;

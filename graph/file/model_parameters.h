@@ -22,7 +22,7 @@ bool is_of_module(const GraphSource& source, const std::string& name);
 // constant. Weights in Constant nodes become parameters, unless the producer writes initialisers for
 // them. Single numbers become constant that are neither an operator's weight nor a module's parameter, nor called one.
 // So do values of which shapes, axes or bounds are computed, the ones and zeros of norms without scale and bias, and
-// tensors that are not finite and no weights, such as masks.
+// tensors that are no weights and not finite, or 0 and one large negative number alone, such as masks.
 // Initialisers that are equal by chance, which exporters store once, become as many parameters as there were. These are
 // initialisers that an Identity copies, and those with one number throughout that several nodes read, unless the nodes
 // are known to share them. A transposed copy of an embedding's table that PyTorch's exporters have folded is a

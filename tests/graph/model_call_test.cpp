@@ -189,6 +189,24 @@ net (double[N, 2] x) => (double[N, 2] y) <double[2] least = {-1.7976931348623157
   CHECK(floats(value(least, "least")) == std::vector<float>{-std::numeric_limits<float>::max(), 1});
 }
 
+TEST_CASE("model: masks of a large negative number are constants, and a bias of such numbers is none") {
+  const Files files;
+  const std::string path = files.file("masked.onnxtxt");
+  const auto role_of = [&](const char* numbers) {
+    Files::write(path,
+                 fmt::format("<ir_version: 8, opset_import: [\"\" : 17]>\nnet (float[N, 2] x) => (float[N, 2] y)\n"
+                             "<float[1, 2] table = {{{}}}>\n{{ y = Add (x, table) }}\n",
+                             numbers));
+    const Graph graph = files.read("y = model.net (x)", {{"", path}}, "float[5,2] x");
+    const ValueId table = graph.find_value("table");
+    return graph.values[table == kNone ? graph.find_value("y/table") : table].role;
+  };
+  CHECK(role_of("0, -3.4028235e38") == Role::Constant);
+  CHECK(role_of("-10000, 0") == Role::Constant);
+  CHECK(role_of("0, -1000") == Role::Parameter);
+  CHECK(role_of("-20000, -30000") == Role::Parameter);
+}
+
 TEST_CASE("model: a transposed copy that PyTorch's exporter has folded is the weight itself") {
   const Files files;
   const std::string path = files.file("tied.onnxtxt");

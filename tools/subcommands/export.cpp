@@ -88,8 +88,10 @@ int command_export(const ExportCommandOptions& options) {
     }
     return text;
   };
-  fmt::print("{}: {} to {}, {} nodes (-1: any number of samples)\n", printable(options.file), described(model.inputs),
-             described(model.outputs), nodes);
+  const std::string taken = described(model.inputs), made = described(model.outputs);
+  const bool open = (taken + made).find("-1") != std::string::npos;
+  fmt::print("{}: {} to {}, {} nodes{}\n", printable(options.file), taken, made, nodes,
+             open ? " (-1: any number of samples)" : "");
   tell_of_fresh_weights(files);
   return kDone;
 }

@@ -104,13 +104,18 @@ std::vector<const SweepResult*> last_results(const SweepRecord& record) {
   return last;
 }
 
-// "3 (1 failed, 1 not ended)".
-std::string trials_text(const TrialGroup& group, const std::vector<const SweepResult*>& last) {
+// "3 (1 failed, 1 not ended)", or of a search "5 (2 to epoch 4)".
+std::string trials_text(const TrialGroup& group, const std::vector<const SweepResult*>& last, bool searched) {
   std::vector<std::string> others;
   if (group.failed > 0) others.push_back(fmt::format("{} failed", group.failed));
   const auto left = std::count_if(group.trials.begin(), group.trials.end(),
                                   [&](int trial) { return last[size_t(trial)] == nullptr; });
   if (left > 0) others.push_back(fmt::format("{} not ended", left));
+  const auto furthest = std::count_if(group.trials.begin(), group.trials.end(), [&](int trial) {
+    return last[size_t(trial)] != nullptr && last[size_t(trial)]->epochs == group.epochs;
+  });
+  if (searched && group.mean && furthest < std::ptrdiff_t(group.trials.size()))
+    others.push_back(fmt::format("{} to epoch {}", furthest, group.epochs));
   const std::string all = std::to_string(group.trials.size());
   return others.empty() ? all : fmt::format("{} ({})", all, fmt::join(others, ", "));
 }
@@ -289,7 +294,8 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
       row.push_back({setting_of(group, name)});
     }
     row.push_back(value_of(group));
-    row.push_back({several ? trials_text(group, last) : std::to_string(group.trials.front() + 1)});
+    row.push_back({several ? trials_text(group, last, record.plan.halving.has_value())
+                           : std::to_string(group.trials.front() + 1)});
     const int64_t length = board.in_iterations ? group.iterations : group.epochs;
     row.push_back({std::to_string(length), double(length)});
     table.rows.push_back(std::move(row));

@@ -55,6 +55,31 @@ TEST_CASE("sweep: what settings do in a search is read where all trials have com
   CHECK(tables_of(leaderboard_of(record), record)[1].rows[0][1].text == "0.5625");
 }
 
+TEST_CASE("sweep: a search says how many folds of a setting its mean is of") {
+  SweepRecord record;
+  record.plan.title = "g";
+  record.plan.halving = HalvingRule{.epochs = {1, 3}, .reduction = 2};
+  record.plan.trials = {{{"a.x", "1"}, {"fold", "1"}},
+                        {{"a.x", "1"}, {"fold", "2"}},
+                        {{"a.x", "2"}, {"fold", "1"}},
+                        {{"a.x", "2"}, {"fold", "2"}}};
+  const auto add = [&](int trial, int rung, int64_t epochs, double value) {
+    SweepResult result;
+    result.job = {trial, rung, epochs};
+    result.metric = "accuracy";
+    result.value = value;
+    result.epoch = result.epochs = epochs;
+    record.results.push_back(result);
+  };
+  for (int trial = 0; trial < 4; ++trial) add(trial, 0, 1, 0.1 * trial);
+  add(3, 1, 3, 0.9);
+  const std::vector<ResultTable> tables = tables_of(leaderboard_of(record), record);
+  REQUIRE(tables.at(0).rows.size() == 2);
+  const auto trials_of = [&](size_t row) { return tables[0].rows[row].at(3).text; };
+  CHECK(trials_of(0) == "2 (1 to epoch 3)");
+  CHECK(trials_of(1) == "2");
+}
+
 TEST_CASE("sweep: a trial that asha promotes trains on as if it had never stopped") {
   for (const std::string ema : {"train.ema=0", "train.ema=0.9"}) {
     CAPTURE(ema);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -26,13 +27,26 @@ std::vector<int64_t> rungs_between(int64_t first, int64_t epochs, int reduction)
   return rungs;
 }
 
-SweepSchedule::SweepSchedule(int trials, std::optional<HalvingRule> rule) : trials_(trials), rule_(std::move(rule)) {
+SweepSchedule::SweepSchedule(int trials, std::optional<HalvingRule> rule, std::vector<int> groups)
+    : trials_(trials), rule_(std::move(rule)), group_(std::move(groups)) {
+  if (group_.empty()) {
+    group_.resize(size_t(trials));
+    std::iota(group_.begin(), group_.end(), 0);
+  }
+  for (int trial = 0; trial < trials_; ++trial) {
+    const auto group = size_t(group_[size_t(trial)]);
+    members_.resize(std::max(members_.size(), group + 1));
+    members_[group].push_back(trial);
+  }
   if (!rule_) {
     for (; begun_ < trials_; ++begun_) ready_.push_back({begun_});
     return;
   }
   rungs_.resize(rule_->epochs.size());
-  for (Rung& rung : rungs_) rung.promoted.resize(size_t(trials_));
+  for (Rung& rung : rungs_) {
+    rung.promoted.resize(size_t(trials_));
+    rung.scores.resize(members_.size());
+  }
   lanes_.resize(size_t(std::max(1, rule_->lanes)));
   for (Lane& lane : lanes_) give(lane, 0);
 }
@@ -68,13 +82,7 @@ void SweepSchedule::decide() {
     const SweepJob job = *first->job;
     const auto score = scores_.find({job.trial, job.rung});
     if (score == scores_.end()) return;
-    if (score->second) {
-      auto& judged = rungs_[size_t(job.rung)].judged;
-      // Equal scores: the trial that was judged first stays in front.
-      const auto place =
-          std::find_if(judged.begin(), judged.end(), [&](const auto& other) { return other.first < *score->second; });
-      judged.insert(place, {*score->second, job.trial});
-    }
+    if (score->second) judge(job, *score->second);
     const int64_t now = first->ends;
     first->job.reset();
     for (Lane& lane : lanes_) {
@@ -83,6 +91,20 @@ void SweepSchedule::decide() {
     const bool idle = std::none_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.job.has_value(); });
     if (idle) give_to_best_left(now);
   }
+}
+
+// A group is judged once all of its trials are.
+void SweepSchedule::judge(const SweepJob& job, double score) {
+  Rung& rung = rungs_[size_t(job.rung)];
+  const int group = group_[size_t(job.trial)];
+  std::vector<double>& scores = rung.scores[size_t(group)];
+  scores.push_back(score);
+  if (scores.size() < members_[size_t(group)].size()) return;
+  const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / double(scores.size());
+  // Equal scores: the group that was judged first stays in front.
+  const auto place =
+      std::find_if(rung.judged.begin(), rung.judged.end(), [&](const auto& other) { return other.first < mean; });
+  rung.judged.insert(place, {mean, group});
 }
 
 // Starts a job on a lane: a promotion, from the highest rung down, otherwise a new trial.
@@ -98,14 +120,15 @@ bool SweepSchedule::give(Lane& lane, int64_t now) {
   return true;
 }
 
-// The best of the first `of_best` trials of a rung that has not gone on.
+// A trial of the best of the first `of_best` groups of a rung that has not gone on.
 std::optional<SweepJob> SweepSchedule::promotion(size_t rung, size_t of_best) {
   Rung& from = rungs_[rung];
   for (size_t place = 0; place < of_best; ++place) {
-    const int trial = from.judged[place].second;
-    if (from.promoted[size_t(trial)]) continue;
-    from.promoted[size_t(trial)] = true;
-    return SweepJob{trial, int(rung + 1), rule_->epochs[rung + 1], int(place + 1), int(from.judged.size())};
+    for (const int trial : members_[size_t(from.judged[place].second)]) {
+      if (from.promoted[size_t(trial)]) continue;
+      from.promoted[size_t(trial)] = true;
+      return SweepJob{trial, int(rung + 1), rule_->epochs[rung + 1], int(place + 1), int(from.judged.size())};
+    }
   }
   return std::nullopt;
 }
@@ -115,10 +138,16 @@ std::optional<SweepJob> SweepSchedule::promotion(size_t rung, size_t of_best) {
 void SweepSchedule::give_to_best_left(int64_t now) {
   if (!rungs_.back().judged.empty()) return;
   for (size_t rung = rungs_.size() - 1; rung-- > 0;) {
-    const auto job = promotion(rung, rungs_[rung].judged.size());
+    std::optional<SweepJob> job = promotion(rung, rungs_[rung].judged.size());
     if (!job) continue;
-    lanes_.front() = {job, now + length_of(*job)};
-    ready_.push_back(*job);
+    const int place = job->place;
+    for (Lane& lane : lanes_) {
+      lane = {job, now + length_of(*job)};
+      ready_.push_back(*job);
+      job = promotion(rung, size_t(place));  // of the same group: those before have gone on
+      if (!job) return;
+    }
+    rungs_[rung].promoted[size_t(job->trial)] = false;  // for which no lane is left yet
     return;
   }
 }

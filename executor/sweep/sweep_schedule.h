@@ -2,7 +2,9 @@
 #pragma once
 // Which trials of a sweep train, and how far: each to its end, or by asynchronous successive halving (ASHA, Li et al.,
 // "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020). A trial then trains to the first rung; of those
-// that a rung has judged, the best 1 / reduction train on to the next.
+// that a rung has judged, the best 1 / reduction train on to the next. Trials of one group, such as folds of the same
+// settings, are judged together, by their mean, and train on together. If one of them fails, the others end at their
+// rung.
 //
 // ASHA decides whenever a job ends, so its decisions depend on which job ends first. Here they follow a clock of their
 // own, on which an epoch of any trial takes one unit of time: the same results give the same decisions, on any machine,
@@ -24,7 +26,7 @@ struct SweepJob {
   int trial = 0;  // from 0 on
   int rung = 0;
   int64_t epochs = 0;  // at the rung; 0: as the trial's own settings say
-  // Why it was started, beyond the first rung: its place among the trials that the rung before had judged by then.
+  // Why it was started, beyond the first rung: its group's place among those that the rung before had judged by then.
   int place = 0, judged = 0;
   bool operator==(const SweepJob& other) const {
     return trial == other.trial && rung == other.rung && epochs == other.epochs;
@@ -43,8 +45,9 @@ std::vector<int64_t> rungs_between(int64_t first, int64_t epochs, int reduction)
 
 class SweepSchedule {
  public:
-  // Without a rule every trial trains to its end, in order.
-  explicit SweepSchedule(int trials, std::optional<HalvingRule> rule = {});
+  // Without a rule every trial trains to its end, in order. `groups`: that of each trial, from 0 on; empty: each trial
+  // is one.
+  explicit SweepSchedule(int trials, std::optional<HalvingRule> rule = {}, std::vector<int> groups = {});
 
   // The next job to start; nothing if all that may start now have been handed out.
   std::optional<SweepJob> next();
@@ -60,11 +63,13 @@ class SweepSchedule {
     int64_t ends = 0;  // on the clock of decisions
   };
   struct Rung {
-    std::vector<std::pair<double, int>> judged;  // score and trial, the best first
+    std::vector<std::pair<double, int>> judged;  // mean score and group, the best first
+    std::vector<std::vector<double>> scores;     // by group, of its trials that were judged
     std::vector<bool> promoted;                  // by trial
   };
 
   void decide();
+  void judge(const SweepJob& job, double score);
   bool give(Lane& lane, int64_t now);
   std::optional<SweepJob> promotion(size_t rung, size_t of_best);
   void give_to_best_left(int64_t now);
@@ -72,7 +77,9 @@ class SweepSchedule {
 
   const int trials_;
   const std::optional<HalvingRule> rule_;
-  int begun_ = 0;  // trials that have begun
+  int begun_ = 0;                          // trials that have begun
+  std::vector<std::vector<int>> members_;  // trials, by group
+  std::vector<int> group_;                 // by trial
   std::vector<Lane> lanes_;
   std::vector<Rung> rungs_;
   std::map<std::pair<int, int>, std::optional<double>> scores_;  // by trial and rung, of jobs that have ended

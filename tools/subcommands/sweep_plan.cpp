@@ -176,21 +176,6 @@ void tell_of_falling_rate(const SweepPlan& plan, const Graph& graph) {
                   plan.halving->epochs.back()));
 }
 
-// A warning if trials of the same settings go through rungs apart from each other.
-void tell_of_repetitions(const SweepPlan& plan) {
-  const auto& first = plan.trials.front();
-  for (const auto& [name, value] : first) {
-    const bool several = std::any_of(plan.trials.begin(), plan.trials.end(), [&](const TrialSettings& settings) {
-      return std::find(settings.begin(), settings.end(), std::pair(name, value)) == settings.end();
-    });
-    if (!is_repetition(name) || !several) continue;
-    return warn(
-        fmt::format("asha judges each {0} by itself, so that settings are ranked by those that trained furthest; one "
-                    "{0} a setting, or --search all, compares settings as wholes",
-                    name));
-  }
-}
-
 SweepPlan sweep_plan(const SweepOptions& options, const Graph& graph) {
   SweepPlan plan;
   plan.title = graph.name;
@@ -221,7 +206,6 @@ SweepPlan sweep_plan(const SweepOptions& options, const Graph& graph) {
                       plan.halving->epochs.front()));
     }
     tell_of_falling_rate(plan, graph);
-    tell_of_repetitions(plan);
   }
   check_names(plan, options, graph);
   check_attributes(plan, options, graph);

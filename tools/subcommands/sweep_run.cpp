@@ -48,7 +48,10 @@ struct Lanes {
 class Sweep {
  public:
   Sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before, SweepLog& log)
-      : options_(options), schedule_(int(plan.trials.size()), plan.halving), log_(log), redraws_(can_redraw(stdout)) {
+      : options_(options),
+        schedule_(int(plan.trials.size()), plan.halving, groups_of_trials(plan)),
+        log_(log),
+        redraws_(can_redraw(stdout)) {
     record_.plan = std::move(plan);
     if (before) known_ = std::move(before->results);
     if (options.retry) std::erase_if(known_, [](const SweepResult& result) { return !result.error.empty(); });

@@ -150,6 +150,18 @@ void add_notes(const SweepRecord& record, const Leaderboard& board, ResultTable&
 
 }  // namespace
 
+std::vector<int> groups_of_trials(const SweepPlan& plan) {
+  std::vector<TrialSettings> seen;
+  std::vector<int> groups;
+  for (const TrialSettings& settings : plan.trials) {
+    const TrialSettings own = without_repetitions(settings);
+    const auto found = std::find(seen.begin(), seen.end(), own);
+    groups.push_back(int(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(own);
+  }
+  return groups;
+}
+
 const SweepResult* last_result(const SweepRecord& record, int trial) {
   const auto found = std::find_if(record.results.rbegin(), record.results.rend(),
                                   [&](const SweepResult& result) { return result.job.trial == trial; });

@@ -28,6 +28,9 @@ struct TrialGroup {
   std::optional<double> deviation;
 };
 
+// The group of each trial, from 0 on: trials that differ in seed and fold alone.
+std::vector<int> groups_of_trials(const SweepPlan& plan);
+
 struct Leaderboard {
   std::string metric;
   bool lower = false;          // whether less of it is better

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <mutex>
@@ -65,6 +66,35 @@ std::vector<int> shuffled(int count, unsigned seed) {
 }
 
 }  // namespace
+
+TEST_CASE("sweep: trials of a group are judged by their mean, and train on together") {
+  // Three groups of two: the best trial is of the second, and the best mean the third's.
+  const std::vector<double> scores = {0.1, 0.2, 0.9, 0.0, 0.6, 0.7};
+  for (const size_t lanes : {1, 2, 4}) {
+    SweepSchedule schedule(6, HalvingRule{{1, 3}, 3, int(lanes)}, {0, 0, 1, 1, 2, 2});
+    std::vector<int> promoted;
+    std::deque<SweepJob> running;
+    while (!schedule.over()) {
+      while (running.size() < lanes && schedule.has_next()) running.push_back(*schedule.next());
+      REQUIRE(!running.empty());
+      const SweepJob job = running.front();
+      running.pop_front();
+      if (job.rung == 1) promoted.push_back(job.trial);
+      schedule.ended(job, scores[size_t(job.trial)]);
+    }
+    CHECK(promoted == std::vector<int>{4, 5});
+  }
+  // The best group has a trial that fails: the next one trains on.
+  SweepSchedule schedule(6, HalvingRule{{1, 3}, 3, 2}, {0, 0, 1, 1, 2, 2});
+  std::vector<int> promoted;
+  while (!schedule.over()) {
+    const auto job = schedule.next();
+    REQUIRE(job);
+    if (job->rung == 1) promoted.push_back(job->trial);
+    schedule.ended(*job, job->trial == 5 ? std::nullopt : std::optional(scores[size_t(job->trial)]));
+  }
+  CHECK(promoted == std::vector<int>{2, 3});
+}
 
 TEST_CASE("sweep: without a rule every trial trains once, in order") {
   SweepSchedule schedule(3);

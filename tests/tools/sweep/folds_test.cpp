@@ -201,13 +201,26 @@ TEST_CASE("folds: numbers are predicted next to those that they should be") {
   }
 }
 
-TEST_CASE("folds: a search that ends some folds early says that there are no predictions, before others may begin") {
+TEST_CASE("folds: a search trains all folds of the best settings to the end, and writes their predictions") {
+  Place place;
+  REQUIRE(place.sweep({"--folds", "3", "--vary", "train.lr=0.03,1e-6", "--search", "asha", "--epochs", "3"}) == 0);
+  CHECK(fs::exists(fs::path(place.out) / "predictions.csv"));
+  const Leaderboard board = leaderboard_of(place.record());
+  REQUIRE(board.groups.size() == 2);
+  for (const size_t place_of : {size_t{0}, size_t{1}}) {
+    for (const size_t result : board.groups[place_of].results) {
+      CHECK(place.record().results[result].epochs == (place_of == 0 ? 3 : 1));
+    }
+  }
+}
+
+TEST_CASE("folds: that there are no predictions is said before another sweep may begin") {
   Place place;
   static std::string log, told;
   static bool locked;
   log = sweep_log_path(place.out);
   const MessageHandler before = set_warning_handler([](const std::string& message) {
-    if (message.find("best settings") == std::string::npos) return;
+    if (message.find("ended in every fold") == std::string::npos) return;
     told = message;
     locked = false;
     try {
@@ -216,11 +229,11 @@ TEST_CASE("folds: a search that ends some folds early says that there are no pre
       locked = true;
     }
   });
-  const int status = place.sweep({"--folds", "3", "--search", "asha", "--epochs", "3"});
+  const int status = place.sweep({"--folds", "2", "--set", "train.lr=1e30", "--epochs", "1"});
   set_warning_handler(before);
-  CHECK(status == 0);
+  CHECK(status == 1);
   CHECK_FALSE(fs::exists(fs::path(place.out) / "predictions.csv"));
-  CHECK_MESSAGE(told.find("1 of the 3 trials of the best settings have come to the end") != std::string::npos, told);
+  CHECK_MESSAGE(told.find("no predictions of samples that a model has not seen") != std::string::npos, told);
   CHECK(locked);
   const EventStream of_another(log, "log");  // the sweep has ended
 }

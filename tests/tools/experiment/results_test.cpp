@@ -355,6 +355,8 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
       results.push_back(training(cells.cells[cell].id, i, seconds + 0.1 * i, last));
       if (cell == 0) results.back().joules = 7200 + i;
       if (cell == 0) results.back().late_batches = 0.125;
+      if (cell == 0) results.back().process_seconds = 30 + 0.5 * i;
+      if (cell == 2) results.back().setup_seconds = 0.45 + 0.01 * i;
     }
   };
   add(0, 100, 20, 0.9);
@@ -367,7 +369,7 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   CHECK(all[1].baseline == &all[0]);
   CHECK(all[3].baseline == &all[2]);
   CHECK(std::isinf(all[2].times[1][0]));
-  CHECK(all[2].times[0][0] == doctest::Approx(10.5));
+  CHECK(all[2].times[0][0] == doctest::Approx(10.45));
   CHECK(all[2].epochs[0] == std::vector<double>(5, 2));
   CHECK(std::isinf(all[2].epochs[1][0]));
 
@@ -391,6 +393,9 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("2.000 (2.000–2.000)");
   has("Wh a run");
   has("2.001 (2.000–2.001)");
+  has("0.470 (0.450–0.490)");  // set-up, in the times as well
+  has("whole command, s");
+  has("31.0 (30.0–32.0)");
   has("not reached, 0 of 5");
   has("12.7 (12.5–12.9); mean 12.7, 5 of 5");
   has("cheapest within 20.0 s: batch 8, devices cpu:0-1 on spot, 0.0141 EUR");

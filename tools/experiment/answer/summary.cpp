@@ -45,6 +45,8 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
     return;
   }
   if (result.images_per_second > 0) summary.run_rates.push_back(result.images_per_second);
+  summary.setups.push_back(result.setup_seconds);
+  if (result.process_seconds > 0) summary.wholes.push_back(result.process_seconds);
   if (result.joules > 0) summary.joules.push_back(result.joules);
   summary.finals.push_back(result.curve.back().value);
   for (size_t t = 0; t < file.accuracy->targets.size(); ++t) {
@@ -290,6 +292,10 @@ TableValue epochs_value(const std::vector<double>& epochs) {
   return std::isfinite(found.median) ? value_of(found) : TableValue{"not reached"};
 }
 
+TableValue seconds_value(const std::vector<double>& seconds) {
+  return seconds.empty() ? TableValue{"-"} : value_of(estimate(seconds));
+}
+
 TableValue energy_value(const std::vector<double>& joules) {
   return joules.empty() ? TableValue{"-"} : value_of(estimate(scaled(joules, 1.0 / 3600)));
 }
@@ -308,6 +314,9 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   }
   table.columns.push_back({"final", true, true});
   if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
+  const bool whole = has(all, &CellSummary::wholes);
+  table.columns.push_back({"set-up, s", true, true});
+  if (whole) table.columns.push_back({"whole command, s", true, true});
   const bool energy = has(all, &CellSummary::joules), late = has(all, &CellSummary::run_late);
   if (energy) table.columns.push_back({"Wh a run", true, true});
   if (late) table.columns.push_back({"late batches", true, true});
@@ -343,6 +352,8 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       const double chance = chance_above(values, rule.lower ? -*rule.claim : *rule.claim);
       row.push_back({fmt::format("{:.3f}{}", chance, chance < 0.05 ? " holds" : ""), chance});
     }
+    row.push_back(seconds_value(summary.setups));
+    if (whole) row.push_back(seconds_value(summary.wholes));
     if (energy) row.push_back(energy_value(summary.joules));
     if (late) row.push_back(share_value(summary.run_late));
     if (memory) add_memory(summary, all, row);
@@ -354,6 +365,12 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       "seconds from the first touch of data, evaluations included; epochs up to the validation that met the target; "
       "medians over runs, of which those that did not get there count as infinite; means without the fastest and the "
       "slowest run");
+  if (whole) {
+    table.notes.push_back(
+        "the set-up is a part of those seconds; what a program does before it touches data, such as compiling, is in "
+        "the "
+        "whole command alone");
+  }
   return table;
 }
 

@@ -94,9 +94,9 @@ __global__ void __launch_bounds__(1024)
   write_means(sum, rows.valid(scalars->valid), means);
 }
 
-// Work that one block gets through in a few µs.
+// Work that the warps of one block get through in a few µs: some eight rows each.
 inline bool fits_one_block(const ScoreRows& rows) {
-  return rows.rows * rows.classes <= 32768;
+  return rows.rows <= 256 && rows.rows * rows.classes <= 32768;
 }
 
 // Blocks of row_sums_kernel, whose number does not depend on the device. `each`: rows that a block takes at a time.

@@ -312,6 +312,8 @@ const CrossEntropyCase kCrossEntropyCases[] = {
     {"part valid", 16, 10, 5, 0},
     {"nothing valid", 4, 3, 0, 0},
     {"thousand", 40, 1000, 33, 0.1},
+    {"2000 rows", 2000, 10, 1900, 0.1},
+    {"300 rows of a hundred", 300, 100, 290, 0, 3, false, true},
     {"large logits", 8, 10, 8, 0, 80},
     {"long rows", 3, 4999, 3, 0},
     {"long rows, part valid, smoothed", 4, 5003, 3, 0.1, 20},

@@ -170,13 +170,21 @@ struct RowLoss {
   }
 };
 
-// Many rows of few classes: a thread a row. A block's rows, which lie in one piece, pass through its shared memory.
+// Rows of few classes: a thread a row. Where they are many, a block's lie in one piece and pass through its shared
+// memory.
 template <typename T>
 struct ShortRows {
   static constexpr int kMost = 128 / sizeof(T);  // classes
   static constexpr int64_t kMany = 8192;
 
   static bool take(const ScoreRows& rows) { return rows.rows > kMany && rows.classes <= kMost; }
+  // Whether the threads of one block get through the rows in a few µs, and sooner than its warps with a row each. A
+  // warp takes as long for a row as a thread for some sixteen classes.
+  static bool fit_one_block(const ScoreRows& rows) {
+    constexpr int64_t kBlock = 1024, kFew = 64, kAsOneOfWarp = 16;
+    const int64_t turns = (rows.rows + kBlock - 1) / kBlock, warp_turns = (rows.rows + 31) / 32;
+    return rows.classes * turns <= std::min<int64_t>(kFew, kMost) && rows.classes * turns < kAsOneOfWarp * warp_turns;
+  }
 
   // Copies between device memory and shared memory, by all threads.
   __device__ static void copy(T* to, const T* from, int count) {
@@ -213,6 +221,19 @@ __global__ void __launch_bounds__(kThreads)
   }
   sum = block_sum(sum);
   if (t == 0) sums[blockIdx.x] = sum;
+}
+
+// One block for all rows.
+template <typename T>
+__global__ void __launch_bounds__(1024)
+    short_rows_mean_kernel(ScoreRows rows, const StepScalars* scalars, RowLoss<T, Classes> value, Means means) {
+  wait_for_dependencies();
+  const int64_t valid = rows.valid(scalars->valid);
+  Weighted sum = {};
+  for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) {
+    sum = plus(sum, value.template of_row<1>(value.logits + row * value.of.classes, row, 0));
+  }
+  write_means(sum, valid, means);
 }
 
 // Sums of the weights of rows, one for each of kThreads blocks.
@@ -344,7 +365,12 @@ std::unique_ptr<Kernel> loss(const KernelRequest& request) {
             const auto to = [&](size_t i) { return wanted[i] ? output<float>(c, i) : nullptr; };
             const Means means{to(0), to(1), to(2), to(3)};
             if constexpr (std::is_same_v<Of, Classes>) {
-              if (ShortRows<T>::take(rows) && !fits_one_block(rows)) {
+              if (ShortRows<T>::fit_one_block(rows)) {
+                const int threads = int(std::min<int64_t>((rows.rows + 31) / 32 * 32, 1024));
+                launch_dependent(short_rows_mean_kernel<T>, 1, threads, 0, stream_of(c), rows, c.scalars, row, means);
+                return check_launch(kName);
+              }
+              if (ShortRows<T>::take(rows)) {
                 auto* sums = static_cast<Weighted*>(c.workspace);
                 const int blocks = row_blocks(rows, kThreads);
                 launch_dependent(short_rows_kernel<T>, blocks, kThreads, 0, stream_of(c), rows, c.scalars, row, sums);

@@ -114,6 +114,10 @@ void fuse_batch_norm_pairs(Graph& graph);
 // Sums of a product of matrices and a tensor of its shape become one product that adds the tensor.
 void fuse_residuals(Graph& graph);
 
+// Norms of groups of channels become what kernels compute: sums of each channel and elementwise operators, if kernels
+// are generated for regions and channels lie innermost, otherwise norms of rows.
+void open_group_norms(Graph& graph, bool generated);
+
 // Batch norms next to elementwise operators become elementwise operators themselves, apart from their statistics and
 // sums, so that fuse_regions joins them. Those with Relu do if nothing then has to store what Relu makes.
 void open_batch_norms(Graph& graph);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LayerNormalization and RMSNormalization over the last axes, and their gradient. GroupNormalization and
-// InstanceNormalization expand into arbalest.Normalize, the same without scale and bias, and elementwise operators.
+// LayerNormalization and RMSNormalization over the last axes, arbalest.Normalize, the same without scale and bias, and
+// their gradient. arbalest.NormalizeSamples is the norm of whole samples.
 
 #include <fmt/format.h>
 
@@ -35,10 +35,6 @@ size_t first_axis(const InferContext& context, const TensorType& x) {
                              to_string(x)));
   }
   return normalized_axis(axis, size_t(rank));
-}
-
-void check_least_epsilon(const InferContext& context) {
-  if (float_attribute(context.node(), "epsilon") != 0) positive_float(context.node(), "epsilon");
 }
 
 void infer_norm(InferContext& context) {
@@ -370,77 +366,6 @@ std::vector<AttributeSpec> layer_norm_specs() {
           float_spec("epsilon", 1e-5, "added to the variance")};
 }
 
-// InstanceNormalization has as many groups as channels.
-int64_t groups_of(const Node& node, const TensorType& x) {
-  return node.op->attribute_spec("num_groups") ? int_attribute_from(node, "num_groups", 1) : x.shape[1];
-}
-
-void infer_group_norm(InferContext& context) {
-  const TensorType& x = floating_input(context, LayerNormInput::X);
-  if (x.shape.size() < 3) context.fail(fmt::format("input 'X' is {}; expected (N, C, …)", to_string(x)));
-  check_least_epsilon(context);
-  const int64_t channels = x.shape[1], groups = groups_of(context.node(), x);
-  if (groups == 0 || channels % groups != 0) {
-    context.fail(fmt::format("attribute 'num_groups' is {}; expected a divisor of the {} channels of input 'X'", groups,
-                             channels));
-  }
-  // Up to opset 20 there is a scale for each group, from 21 on for each channel.
-  const bool by_group = context.input(LayerNormInput::Scale).shape == Shape{groups};
-  const TensorType parameter{master_type(x.dtype), {by_group ? groups : channels}};
-  for (const size_t i : {size_t{1}, size_t{2}}) {
-    expect_input(context, i, parameter, fmt::format("since there are {} groups of {} channels", groups, channels));
-  }
-  context.set_output(0, x);
-}
-
-void expand_group_norm(ExpandContext& context) {
-  using In = LayerNormInput;
-  const Node& node = context.node();
-  const TensorType x = context.type(context.input(In::X));
-  const int64_t channels = x.shape[1], groups = groups_of(node, x);
-  const auto reshape = [&](ValueId value, const Shape& shape, std::string_view label) {
-    return context.add("Reshape", label, {value}, 1, {{"shape", shape}})[0];
-  };
-  // The batch is 0 in these shapes, "as it is": validation may have another one.
-  Shape back = x.shape;
-  back[0] = 0;
-  const bool whole = groups == 1;  // samples, which need no other shape
-  const bool by_group = context.type(context.input(In::Scale)).shape == Shape{groups} && groups != channels;
-  ValueId y = whole ? context.input(In::X) : reshape(context.input(In::X), {0, groups, -1}, "groups");
-  y = context.add(whole ? kSamples : "arbalest.Normalize", "normalized", {y}, 1,
-                  {{"axis", int64_t{whole ? 1 : 2}}, {"epsilon", float_attribute(node, "epsilon")}})[0];
-  Shape parameter = {groups, 1};
-  if (!by_group) {
-    if (!whole) y = reshape(y, back, "channels");
-    parameter = Shape(x.shape.size() - 1, 1);
-    parameter[0] = channels;
-  }
-  y = context.add("Mul", "scaled", {y, reshape(context.input(In::Scale), parameter, "scale")}, 1)[0];
-  y = context.add("Add", by_group ? "shifted" : "", {y, reshape(context.input(In::Bias), parameter, "bias")}, 1)[0];
-  context.replace_output(0, by_group && !whole ? reshape(y, back, "") : y);
-}
-
-void register_group_norms(OpRegistry& registry) {
-  Op op{.domain = "",
-        .name = "GroupNormalization",
-        .doc = "groups of channels are normalised sample by sample, then scaled and shifted",
-        .inputs = {lowered("X"), plain("scale").as(OperandSpec::Scale), plain("bias").as(OperandSpec::Bias)},
-        .outputs = {{.name = "Y", .lowered = true}},
-        .attributes = {float_spec("epsilon", 1e-5, "added to the variance"),
-                       required_spec("num_groups", AttributeKind::Int, "groups of channels"),
-                       int_spec("stash_type", 1, "not read: statistics are float or better")},
-        .infer = infer_group_norm,
-        .expand = expand_group_norm};
-  registry.add(op);
-  op.name = "InstanceNormalization";
-  op.doc = "channels are normalised sample by sample, then scaled and shifted";
-  op.inputs[LayerNormInput::X].name = "input";
-  op.inputs[LayerNormInput::Bias].name = "B";
-  op.outputs[0].name = "output";
-  op.attributes.resize(1);
-  registry.add(op);
-}
-
 }  // namespace
 
 void register_norm_layer_norm(OpRegistry& registry) {
@@ -514,7 +439,6 @@ void register_norm_layer_norm(OpRegistry& registry) {
   grad.layout = std::nullopt;
   grad.samples = [] { return whole_sample_cases(true); };
   registry.add(std::move(grad));
-  register_group_norms(registry);
 }
 
 }  // namespace arbalest

@@ -25,6 +25,11 @@ struct NormalizeGradOutput {
   enum : size_t { dX, dScale, dBias };
 };
 
+// Fails unless `epsilon` is 0 or above.
+inline void check_least_epsilon(const InferContext& context) {
+  if (float_attribute(context.node(), "epsilon") != 0) positive_float(context.node(), "epsilon");
+}
+
 // Whether a norm, or the gradient of one, takes the mean off. Otherwise it divides by the root of the mean square.
 inline bool is_centred(const Node& node) {
   return node.op->attribute_spec("centred") ? flag_attribute(node, "centred") : !node.is(op::RMSNormalization);

@@ -2,6 +2,7 @@
 
 // Norms of rows that exporters spell out, c / √(mean(c²) + ε), in which c is x or x − mean(x). The order in which they
 // take the root, its reciprocal and the product does not matter. Powers by constants are products and roots already.
+// And norms of groups, which they spell as norms of the channels of another shape.
 
 #include <algorithm>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "graph/constants.h"
+#include "ops/norm/group_norm.h"
 #include "ops/norm/layer_norm.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -30,6 +32,7 @@ class NormFusion {
   void run() {
     for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, op::Sqrt)) fuse(n);
+      if (rewriter_.is(n, kNormalizeGroups)) take_shape_along(n);
     }
     rewriter_.finish();
     for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
@@ -133,6 +136,25 @@ class NormFusion {
                               : op::Normalize,
                      std::move(inputs), {rewriter_.output(last)}, {{"axis", int64_t(first)}, {"epsilon", epsilon}});
     for (const ValueId value : spent) drop(value);
+    changed_ = true;
+  }
+
+  // A norm of images whose groups of channels were made channels, and whose shape comes back after it.
+  void take_shape_along(NodeId norm) {
+    const Shape grouped = shape(rewriter_.input(norm));
+    const NodeId before = rewriter_.producer(rewriter_.input(norm), op::Reshape);
+    const NodeId after = rewriter_.only_reader(rewriter_.output(norm), op::Reshape);
+    if (before == kNone || after == kNone || grouped[1] != int_attribute(node(norm), "groups")) return;
+    const ValueId x = rewriter_.input(before);
+    const Shape& image = shape(x);
+    if (image.size() < 3 || shape(rewriter_.output(after)) != image || image[0] != grouped[0]) return;
+    if (image[1] % grouped[1] != 0) return;
+    const std::vector<ValueId> outputs = {rewriter_.output(after), rewriter_.output(norm, NormalizeGroupsOutput::Mean),
+                                          rewriter_.output(norm, NormalizeGroupsOutput::InvStd)};
+    const Attributes attributes = node(norm).attributes;
+    rewriter_.remove(after);
+    rewriter_.become(norm, kNormalizeGroups, {x}, outputs, attributes);
+    rewriter_.remove_unread(before, node(before).output());
     changed_ = true;
   }
 

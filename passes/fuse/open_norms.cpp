@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Batch norms next to elementwise operators, written as what they are made of. Training: y = (x − m) · i · s + b, where
-// the batch's mean m and inverse deviation i come from BatchNormStatistics, and s and b are scale and bias. For M rows
-// and x̂ = (x − m) · i, the gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s. If Relu
-// follows, g is 0 where y is not above 0.
+// Norms written as what they are made of, so that regions join them with what is around.
+//
+// Batch norms next to elementwise operators. Training: y = (x − m) · i · s + b, where the batch's mean m and inverse
+// deviation i come from BatchNormStatistics, and s and b are scale and bias. For M rows and x̂ = (x − m) · i, the
+// gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s. If Relu follows, g is 0 where y is
+// not above 0.
+//
+// Norms of groups of channels. y = (x − m) · i, and dx = (g − mean(g) − x̂ · mean(g · x̂)) · i, where means are those of
+// a sample's group: over pixels first, which a region sums, and then over channels.
 
 #include <algorithm>
 #include <map>
@@ -11,12 +16,32 @@
 
 #include "ops/math/strided.h"
 #include "ops/norm/batch_norms.h"
+#include "ops/norm/group_norm.h"
+#include "ops/norm/layer_norm.h"
 #include "passes/fuse/row_sums.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
 namespace arbalest {
 namespace {
+
+// Adds nodes, one after the other, right before a node or right after it.
+struct Writer {
+  Rewriter& rewriter;
+  NodeId at;
+  bool after;
+  std::string name = rewriter.node(at).name;
+
+  ValueId operator()(std::string_view op, std::string_view suffix, std::vector<ValueId> inputs,
+                     Attributes attributes = {}) {
+    const auto add = after ? &Rewriter::add_after : &Rewriter::add_before;
+    return (rewriter.*add)(at, op, name + "." + std::string(suffix), std::move(inputs), std::move(attributes));
+  }
+  ValueId in_float(ValueId value, std::string_view suffix) {
+    if (rewriter.value(value).type.dtype != DataType::Bfloat16) return value;
+    return (*this)(op::Cast, suffix, {value}, {{"to", onnx_number(DataType::Float32)}});
+  }
+};
 
 class BatchNorms {
  public:
@@ -35,24 +60,6 @@ class BatchNorms {
   using Out = BatchNormOutput;
   using GradIn = BatchNormGradInput;
   using GradOut = BatchNormGradOutput;
-
-  // Adds nodes, one after the other, right before a node or right after it.
-  struct Writer {
-    Rewriter& rewriter;
-    NodeId at;
-    bool after;
-    std::string name = rewriter.node(at).name;
-
-    ValueId operator()(std::string_view op, std::string_view suffix, std::vector<ValueId> inputs,
-                       Attributes attributes = {}) {
-      const auto add = after ? &Rewriter::add_after : &Rewriter::add_before;
-      return (rewriter.*add)(at, op, name + "." + std::string(suffix), std::move(inputs), std::move(attributes));
-    }
-    ValueId in_float(ValueId value, std::string_view suffix) {
-      if (rewriter.value(value).type.dtype != DataType::Bfloat16) return value;
-      return (*this)(op::Cast, suffix, {value}, {{"to", onnx_number(DataType::Float32)}});
-    }
-  };
 
   // An image or rows, channels innermost.
   bool is_normalised(ValueId x) const {
@@ -180,10 +187,144 @@ class BatchNorms {
   std::map<std::pair<ValueId, size_t>, ValueId> views_;  // by numbers of channels and the rank of images
 };
 
+class GroupNorms {
+ public:
+  GroupNorms(Graph& graph, bool generated) : rewriter_(graph), generated_(generated) {}
+
+  void run() {
+    for (const NodeId n : rewriter_.ids()) {
+      if (!rewriter_.is(n, kNormalizeGroups) && !rewriter_.is(n, kNormalizeGroupsGrad)) continue;
+      const bool forward = rewriter_.is(n, kNormalizeGroups);
+      const ValueId x = rewriter_.input(n, forward ? size_t(LayerNormInput::X) : size_t(NormalizeGroupsGradInput::X));
+      const bool by_region = generated_ && is_image(x);
+      if (forward) {
+        by_region ? open(n, x) : as_rows(n, {x}, op::Normalize);
+      } else {
+        by_region ? open_gradient(n, x) : as_rows(n, {rewriter_.input(n), x}, op::NormalizeGrad);
+      }
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  using Out = NormalizeGroupsOutput;
+  using GradIn = NormalizeGroupsGradInput;
+
+  // Channels innermost, and numbers that regions compute with. Otherwise the channels of a group lie in one piece.
+  bool is_image(ValueId x) const {
+    const TensorType& type = rewriter_.value(x).type;
+    return innermost_axis(type) == 1 && is_number(type.dtype) && type.shape[1] > 1 && type.elements() > 0;
+  }
+
+  ValueId mean_of_channels(Writer& write, ValueId value, const std::string& name) {
+    std::vector<int64_t> pixels;
+    for (size_t axis = 2; axis < rewriter_.shape(value).size(); ++axis) pixels.push_back(int64_t(axis));
+    return write(op::ReduceMean, name, {value}, {{"axes", pixels}, {"keepdims", int64_t{1}}});
+  }
+
+  // The node becomes the product of two floats, in the type of its first output.
+  void become_product(NodeId n, Writer& write, ValueId a, ValueId b) {
+    const ValueId result = rewriter_.output(n);
+    if (rewriter_.value(result).type.dtype != DataType::Bfloat16) {
+      return rewriter_.become(n, op::Mul, {a, b}, {result}, {});
+    }
+    const ValueId product = write(op::Mul, "made", {a, b});
+    rewriter_.become(n, op::Cast, {product}, {result}, {{"to", onnx_number(DataType::Bfloat16)}});
+  }
+
+  // Sums of squares lose digits where the mean is large. bfloat16 has none to lose, and reads x once for both sums;
+  // float takes the mean off first.
+  void open(NodeId n, ValueId x) {
+    const Node node = rewriter_.node(n);
+    const Attributes groups = {{"groups", int_attribute(node, "groups")}};
+    Attributes moments = groups;
+    moments.set("epsilon", float_attribute(node, "epsilon"));
+    const bool once = rewriter_.value(x).type.dtype == DataType::Bfloat16;
+    Writer write{rewriter_, n, false};
+    const ValueId wide = write.in_float(x, "x");
+    const ValueId means = mean_of_channels(write, wide, "means");
+    ValueId mean = kNone, inv_std = kNone;
+    if (once) {
+      const ValueId squares = mean_of_channels(write, write(op::Mul, "square", {wide, wide}), "squares");
+      inv_std = write(kGroupMoments, "inv_std", {squares, means}, moments);
+      mean = rewriter_.add_output(rewriter_.value(inv_std).producer, node.name + ".mean");
+    } else {
+      mean = write(kGroupMean, "mean", {means}, groups);
+    }
+    const ValueId deviation = write(op::Sub, "deviation", {wide, mean});
+    if (!once) {
+      const ValueId squares = mean_of_channels(write, write(op::Mul, "square", {deviation, deviation}), "squares");
+      inv_std = write(kGroupMoments, "inv_std", {squares}, moments);
+    }
+    for (const auto& [output, value] : {std::pair(Out::Mean, mean), std::pair(Out::InvStd, inv_std)}) {
+      if (rewriter_.output(n, output) != kNone) rewriter_.replace_uses(rewriter_.output(n, output), value);
+    }
+    become_product(n, write, deviation, inv_std);
+  }
+
+  void open_gradient(NodeId n, ValueId x) {
+    const Node node = rewriter_.node(n);
+    const ValueId inv_std = node.inputs[GradIn::InvStd];
+    Writer write{rewriter_, n, false};
+    const ValueId gradient = write.in_float(node.inputs[GradIn::dY], "g");
+    const ValueId deviation = write(op::Sub, "deviation", {write.in_float(x, "x"), node.inputs[GradIn::Mean]});
+    const ValueId normal = write(op::Mul, "normal", {deviation, inv_std});
+    const ValueId sums = mean_of_channels(write, gradient, "means");
+    const ValueId products = mean_of_channels(write, write(op::Mul, "product", {gradient, normal}), "products");
+    const ValueId mean = write(kGroupMean, "mean", {sums, products}, {{"groups", int_attribute(node, "groups")}});
+    const ValueId along = rewriter_.add_output(rewriter_.value(mean).producer, node.name + ".along");
+    const ValueId centred = write(op::Sub, "centred", {gradient, mean});
+    const ValueId rest = write(op::Sub, "rest", {centred, write(op::Mul, "share", {normal, along})});
+    become_product(n, write, rest, inv_std);
+  }
+
+  // Each group is a row of the operator.
+  void as_rows(NodeId n, std::vector<ValueId> inputs, std::string_view op) {
+    const Node node = rewriter_.node(n);
+    const ValueId result = node.outputs[0];
+    const TensorType type = rewriter_.value(result).type;
+    const int64_t groups = int_attribute(node, "groups");
+    const int64_t length = type.elements() / std::max<int64_t>(1, type.shape[0] * groups);
+    const bool turned = !type.lies_as(Layout::RowMajor);
+    Writer write{rewriter_, n, false};
+    for (ValueId& input : inputs) {
+      ValueId& rows = rows_.try_emplace({input, groups}, kNone).first->second;
+      if (rows == kNone) {
+        const std::string name = rewriter_.value(input).name;
+        if (turned) input = write(op::ChangeLayout, name + ".row_major", {input}, to(Layout::RowMajor));
+        rows = write(op::Reshape, name + ".rows", {input}, shaped({type.shape[0], groups, length}));
+      }
+      input = rows;
+    }
+    Attributes attributes = {{"axis", int64_t{2}}, {"epsilon", epsilon_of(n, node)}};
+    ValueId made = write(op, "groups", inputs, std::move(attributes));
+    if (!turned) return rewriter_.become(n, op::Reshape, {made}, {result}, shaped(type.shape));
+    made = write(op::Reshape, "row_major", {made}, shaped(type.shape));
+    rewriter_.become(n, op::ChangeLayout, {made}, {result}, to(type.layout));
+  }
+
+  // The gradient has the norm's own, whose mean it reads.
+  double epsilon_of(NodeId n, const Node& node) {
+    if (node.is(kNormalizeGroups)) return epsilons_[rewriter_.output(n, Out::Mean)] = float_attribute(node, "epsilon");
+    return epsilons_.at(rewriter_.input(n, GradIn::Mean));
+  }
+  static Attributes to(Layout layout) { return {{"to", std::string(name_of(layout))}}; }
+  static Attributes shaped(Shape shape) { return {{"shape", std::move(shape)}, {"allowzero", int64_t{1}}}; }
+
+  Rewriter rewriter_;
+  const bool generated_;
+  std::map<ValueId, double> epsilons_;                   // by the mean that a norm as rows would have made
+  std::map<std::pair<ValueId, int64_t>, ValueId> rows_;  // of an image in groups, for forward and backward
+};
+
 }  // namespace
 
 void open_batch_norms(Graph& graph) {
   BatchNorms(graph).run();
+}
+
+void open_group_norms(Graph& graph, bool generated) {
+  GroupNorms(graph, generated).run();
 }
 
 }  // namespace arbalest

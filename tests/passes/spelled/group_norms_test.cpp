@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Norms of groups of channels: what exporters spell out is found, and sums with elementwise operators compute what
+// norms of rows do.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <string>
+
+#include "ops/norm/group_norm.h"
+#include "tests/passes/passes_fixture.h"
+#include "tests/passes/program_numbers.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace group_norms_test {
+namespace {
+
+// As PyTorch writes GroupNorm below opset 21: the groups as channels of a norm without numbers of its own.
+std::string spelled(const std::string& x, int groups) {
+  return fmt::format(
+      "one = Constant <value_floats = [{0}]> ()\nzero = Constant <value_floats = [{1}]> ()\n"
+      "r = Reshape <shape = [0, {2}, -1]> ({3})\nn = InstanceNormalization <epsilon = 0.01> (r, one, zero)\n"
+      "shape = Shape ({3})\nq = Reshape (n, shape)\ns = Unsqueeze <axes = [1, 2]> (w)\nt = Unsqueeze <axes = [1, 2]> "
+      "(b)\nm = Mul (q, s)\ny = Add (m, t)\n",
+      groups == 3 ? "1.0, 1.0, 1.0" : "1.0, 1.0, 1.0, 1.0", groups == 3 ? "0.0, 0.0, 0.0" : "0.0, 0.0, 0.0, 0.0",
+      groups, x);
+}
+const std::string kOperator = "y = GroupNormalization <num_groups = 3, epsilon = 0.01> (c, w, b)\n";
+
+// A net whose y is made of c, float[4, 6, 6, 6], by `norm`. Scale and bias are trained, too.
+std::string net_of(const std::string& norm, const std::string& between = "c = Identity (k)\n") {
+  return "k = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n" + between + norm +
+         "v = Sigmoid (y)\nz = Mul (v, y)\nd = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (z)\n"
+         "h = GlobalAveragePool (d)\n" +
+         kHead + "#initial float[6] w = {0.5, 1.5, 1, 2, -1, 0.25}, float[6] b = {0.1, 0.2, 0.3, -0.1, -0.2, 0}";
+}
+
+Program made(const std::string& body, bool generated, bool bf16 = false) {
+  ProgramOptions options{.bf16 = bf16, .generated_kernels = generated};
+  Program program = make_program(net(body), options);
+  check_sound(program.training().graph);
+  check_sound(program.find(LoopRole::Validate)->graph);
+  return program;
+}
+
+int64_t count(const Program& program, std::string_view op) {
+  return count_ops(program.training().graph, op);
+}
+
+Numbers run(const Program& program, DataType floats = DataType::Float64) {
+  return numbers_of(program, {}, *make_cpu_device(), floats);
+}
+
+}  // namespace
+
+TEST_CASE("norms of groups are sums of channels and elementwise operators where kernels are generated") {
+  for (const std::string& norm : {kOperator, spelled("c", 3)}) {
+    INFO(norm);
+    const Program opened = made(net_of(norm), true), rows = made(net_of(norm), false);
+    CHECK(count(opened, kGroupMoments) == 1);
+    CHECK(count(opened, kGroupMean) == 2);  // takes the mean off before it squares, and one of the gradient
+    CHECK(count(opened, "arbalest.Normalize") == 0);
+    CHECK(count(opened, "arbalest.ChangeLayout") == 0);
+    CHECK(count(rows, "arbalest.Normalize") == 1);
+    CHECK(count(rows, "arbalest.NormalizeGrad") == 1);
+    CHECK(count(rows, kGroupMoments) == 0);
+    CHECK(difference(run(rows), run(opened), 1e-9) == "");
+    const Program lowered = made(net_of(norm), true, true);
+    CHECK(count(lowered, kGroupMoments) == 1);
+    CHECK(count(lowered, kGroupMean) == 1);
+    for (const Node& node : lowered.training().graph.nodes) {
+      if (!node.is(kGroupMoments)) continue;
+      for (const ValueId input : node.inputs) {
+        CHECK(lowered.training().graph.values[input].type.dtype == DataType::Float32);
+      }
+    }
+    CHECK(difference(run(made(net_of(norm), false, true)), run(lowered), 0.05) == "");
+  }
+  CHECK(difference(run(made(net_of(kOperator), true)), run(made(net_of(spelled("c", 3)), true)), 1e-9) == "");
+}
+
+TEST_CASE("norms of each channel, of scales for groups, and of rows of channels") {
+  for (const std::string& norm :
+       {std::string("y = InstanceNormalization <epsilon = 0.01> (c, w, b)\n"),
+        std::string(
+            "f = Constant <value_floats = [0.5, 2.0, -1.0]> ()\n"
+            "g = GroupNormalization <num_groups = 3, epsilon = 0.01> (c, f, f)\ns = Unsqueeze <axes = [1, 2]> (w)\n"
+            "t = Unsqueeze <axes = [1, 2]> (b)\nm = Mul (g, s)\ny = Add (m, t)\n"),
+        std::string("p = Flatten (c)\no = Reshape <shape = [0, 6, 36]> (p)\ni = GroupNormalization <num_groups = 2> "
+                    "(o, w, b)\ny = Reshape <shape = [0, 6, 6, 6]> (i)\n")}) {
+    INFO(norm);
+    CHECK(difference(run(made(net_of(norm), false)), run(made(net_of(norm), true)), 1e-9) == "");
+  }
+}
+
+TEST_CASE("a large mean costs a norm of groups no digits in float") {
+  const std::string body = net_of(kOperator, "far = Constant <value_float = 300.0> ()\nc = Add (k, far)\n");
+  CHECK(difference(run(made(body, true)), run(made(body, true), DataType::Float32), 2e-3) == "");
+}
+
+TEST_CASE("a norm of channels of another shape is none of groups if it parts channels") {
+  const Program program = made(net_of(spelled("c", 4)), true);
+  CHECK(count(program, "arbalest.Normalize") == 1);
+  CHECK(difference(run(made(net_of(spelled("c", 4)), false)), run(program), 1e-9) == "");
+}
+
+}  // namespace group_norms_test

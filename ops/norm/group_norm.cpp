@@ -131,8 +131,9 @@ void infer_of_channels(InferContext& context) {
     context.fail(fmt::format("input '{}' is {}; expected a number for each sample's channel",
                              context.node().op->inputs.front().name, to_string(x)));
   }
-  if (context.has_input(1)) expect_input(context, 1, x, "the type of the first input");
-  for (size_t i = 0; i < 2; ++i) context.set_output(i, x);
+  constexpr size_t kSecond = GroupMeanOperand::B;
+  if (context.has_input(kSecond)) expect_input(context, kSecond, x, "the type of the first input");
+  for (const size_t i : {size_t{0}, kSecond}) context.set_output(i, x);
 }
 
 // The groups of all samples, whose channels lie one after the other.
@@ -155,16 +156,17 @@ double mean_of(const T* first, int64_t count) {
 
 std::unique_ptr<Kernel> group_mean_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  return make_kernel([groups = ChannelGroups(request), two = request.has_input(1)](const KernelContext& context) {
-    for (size_t i = 0; i < (two ? 2 : 1); ++i) {
-      const T* x = input<T>(context, i);
-      T* y = output<T>(context, i);
-      for (int64_t group = 0; group < groups.count; ++group) {
-        const int64_t at = group * groups.channels;
-        std::fill_n(y + at, groups.channels, T(mean_of(x + at, groups.channels)));
-      }
-    }
-  });
+  return make_kernel(
+      [groups = ChannelGroups(request), two = request.has_input(GroupMeanOperand::B)](const KernelContext& context) {
+        for (size_t i = 0; i < (two ? 2 : 1); ++i) {
+          const T* x = input<T>(context, i);
+          T* y = output<T>(context, i);
+          for (int64_t group = 0; group < groups.count; ++group) {
+            const int64_t at = group * groups.channels;
+            std::fill_n(y + at, groups.channels, T(mean_of(x + at, groups.channels)));
+          }
+        }
+      });
 }
 
 std::unique_ptr<Kernel> group_moments_cpu(const KernelRequest& request, auto element) {

@@ -65,13 +65,14 @@ __global__ void __launch_bounds__(kThreads)
 
 std::unique_ptr<Kernel> group_mean(const KernelRequest& request) {
   require_float(request, 0, "a float A");
+  using Operand = GroupMeanOperand;
   const ChannelGroups groups(request);
-  const bool two = request.has_input(1);
+  const bool two = request.has_input(Operand::B);
   return make_kernel([=, processors = multiprocessors_of(request)](const KernelContext& c) {
     if (groups.count == 0) return;
     launch_dependent(group_mean_kernel, blocks_for(groups.count * 32, processors), kThreads, 0, stream_of(c), groups,
-                     input<float>(c, 0), two ? input<float>(c, 1) : nullptr, output<float>(c, 0),
-                     two ? output<float>(c, 1) : nullptr);
+                     input<float>(c, Operand::A), two ? input<float>(c, Operand::B) : nullptr,
+                     output<float>(c, Operand::A), two ? output<float>(c, Operand::B) : nullptr);
     check_launch("means of groups");
   });
 }

@@ -17,6 +17,10 @@ struct NormalizeGroupsOutput {
 struct NormalizeGroupsGradInput {
   enum : size_t { dY, X, Mean, InvStd };
 };
+// One tensor or two.
+struct GroupMeanOperand {
+  enum : size_t { A, B };
+};
 struct GroupMomentsInput {
   enum : size_t { Squares, Means };
 };

@@ -7,8 +7,8 @@
 // gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s. If Relu follows, g is 0 where y is
 // not above 0.
 //
-// Norms of groups of channels. y = (x − m) · i, and dx = (g − mean(g) − x̂ · mean(g · x̂)) · i, where means are those of
-// a sample's group: over pixels first, which a region sums, and then over channels.
+// Norms of groups of channels. y = (x − m) · i, and dx = (g − mean(g) − x̂ · mean(g · x̂)) · i. Means are those of a
+// sample's group: over pixels first, which a region sums, and then over channels.
 
 #include <algorithm>
 #include <map>
@@ -281,7 +281,7 @@ class GroupNorms {
   // Each group is a row of the operator.
   void as_rows(NodeId n, std::vector<ValueId> inputs, std::string_view op) {
     const Node node = rewriter_.node(n);
-    const ValueId result = node.outputs[0];
+    const ValueId result = node.output();
     const TensorType type = rewriter_.value(result).type;
     const int64_t groups = int_attribute(node, "groups");
     const int64_t length = type.elements() / std::max<int64_t>(1, type.shape[0] * groups);

@@ -36,6 +36,7 @@ void make_runnable(Graph& graph) {
   expand_layers(graph);
   place_layouts(graph);
   fold_constants(graph);
+  open_group_norms(graph, false);
 }
 
 std::map<std::string, Logical> run_graph(TestDevice& device, const Graph& graph,

@@ -288,7 +288,7 @@ struct Op {
   std::function<AxisSum(const Node&, const TensorType& x, const TensorType& y)> sum = nullptr;
   Arithmetic arithmetic = Arithmetic::Other;
   bool reshapes = false;    // output 0 has the elements of input 0 in row-major order, in another shape
-  bool normalises = false;  // values along the axes of input 0 from `axis` on, or of each of `groups`, have a mean
+  bool normalises = false;  // values along axes of input 0 from `axis` on, or of one of `groups`, share one mean
   // Normalises each channel by the batch's statistics. Inputs 1 to 4 are scale, bias, running mean and running
   // variance, and outputs 1 and 2 the new running ones.
   bool keeps_statistics = false;

@@ -65,7 +65,9 @@ std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   const bool of_batch = node.op->keeps_statistics;
   if (!of_batch && !node.op->normalises) return std::nullopt;
   const Shape& x = graph.values[node.input()].type.shape;
-  if (node.op->attribute_spec("groups")) return element_count(x) / (x[0] * int_attribute(node, "groups"));
+  if (node.op->attribute_spec("groups")) {
+    return element_count({x.begin() + 1, x.end()}) / int_attribute(node, "groups");
+  }
   const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
   int64_t values = 1;
   for (size_t i = normalized_axis(axis, x.size()); i < x.size(); ++i) {

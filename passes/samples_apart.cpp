@@ -123,6 +123,7 @@ Graph as_inferred(Graph graph) {
     const Node& node = graph.nodes[n];
     if (node.op->for_inference) node.op->for_inference(graph, n);
   }
+  open_group_norms(graph, false);
   return graph;
 }
 

@@ -333,6 +333,7 @@ const CrossEntropyCase kCrossEntropyCases[] = {
     {"many pixels, ignored labels, class weights", 3, 4, 2, 0, 3, false, true, -1, {64, 48}},
     {"pixels, soft", 2, 3, 1, 0, 3, true, false, 0, {4, 2}},
     {"9000 pixels", 3, 5, 2, 0, 3, false, false, 0, {60, 50}},
+    {"9000 pixels of two classes", 3, 2, 2, 0, 3, false, false, -1, {60, 50}},
     {"9000 pixels, even classes, class weights, smoothed", 3, 6, 3, 0.1, 3, false, true, 0, {60, 50}},
     {"9027 pixels, ignored labels, class weights", 3, 4, 2, 0.2, 3, false, true, -1, {51, 59}},
     {"long rows of pixels", 2, 70, 2, 0.1, 3, false, false, -1, {25, 20}},

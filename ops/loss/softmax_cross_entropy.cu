@@ -181,9 +181,10 @@ struct ShortRows {
   // Whether the threads of one block get through the rows in a few µs, and sooner than its warps with a row each. A
   // warp takes as long for a row as a thread for some sixteen classes.
   static bool fit_one_block(const ScoreRows& rows) {
-    constexpr int64_t kBlock = 1024, kFew = 64, kAsOneOfWarp = 16;
+    constexpr int64_t kBlock = 1024, kFewTurns = 8, kAsOneOfWarp = 16;
     const int64_t turns = (rows.rows + kBlock - 1) / kBlock, warp_turns = (rows.rows + 31) / 32;
-    return rows.classes * turns <= std::min<int64_t>(kFew, kMost) && rows.classes * turns < kAsOneOfWarp * warp_turns;
+    const int64_t classes = rows.classes * turns;  // that a thread goes through
+    return turns <= kFewTurns && classes <= kMost && classes < kAsOneOfWarp * warp_turns;
   }
 
   // Copies between device memory and shared memory, by all threads.

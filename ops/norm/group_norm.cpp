@@ -133,7 +133,7 @@ void infer_of_channels(InferContext& context) {
   }
   constexpr size_t kSecond = GroupMeanOperand::B;
   if (context.has_input(kSecond)) expect_input(context, kSecond, x, "the type of the first input");
-  for (const size_t i : {size_t{0}, kSecond}) context.set_output(i, x);
+  for (const size_t i : {size_t{0}, kSecond}) context.set_output(i, of_channels(x));
 }
 
 // The groups of all samples, whose channels lie one after the other.
@@ -157,7 +157,8 @@ double mean_of(const T* first, int64_t count) {
 std::unique_ptr<Kernel> group_mean_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   return make_kernel(
-      [groups = ChannelGroups(request), two = request.has_input(GroupMeanOperand::B)](const KernelContext& context) {
+      [groups = ChannelGroups(request), two = request.has_input(GroupMeanOperand::B) &&
+                                              request.has_output(GroupMeanOperand::B)](const KernelContext& context) {
         for (size_t i = 0; i < (two ? 2 : 1); ++i) {
           const T* x = input<T>(context, i);
           T* y = output<T>(context, i);
@@ -173,7 +174,7 @@ std::unique_ptr<Kernel> group_moments_cpu(const KernelRequest& request, auto ele
   using T = decltype(element);
   using In = GroupMomentsInput;
   using Out = GroupMomentsOutput;
-  const bool centred = !request.has_input(In::Means), wants_mean = request.has_output(Out::Mean) && !centred;
+  const bool centred = !request.has_input(In::Means), wants_mean = request.has_output(Out::Mean);
   const double epsilon = float_attribute(request.node, "epsilon");
   return make_kernel([=, groups = ChannelGroups(request)](const KernelContext& context) {
     const T *squares = input<T>(context, In::Squares), *means = centred ? nullptr : input<T>(context, In::Means);

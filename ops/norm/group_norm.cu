@@ -67,7 +67,7 @@ std::unique_ptr<Kernel> group_mean(const KernelRequest& request) {
   require_float(request, 0, "a float A");
   using Operand = GroupMeanOperand;
   const ChannelGroups groups(request);
-  const bool two = request.has_input(Operand::B);
+  const bool two = request.has_input(Operand::B) && request.has_output(Operand::B);
   return make_kernel([=, processors = multiprocessors_of(request)](const KernelContext& c) {
     if (groups.count == 0) return;
     launch_dependent(group_mean_kernel, blocks_for(groups.count * 32, processors), kThreads, 0, stream_of(c), groups,

@@ -2,7 +2,7 @@
 
 // Norms of rows that exporters spell out, c / √(mean(c²) + ε), in which c is x or x − mean(x). The order in which they
 // take the root, its reciprocal and the product does not matter. Powers by constants are products and roots already.
-// And norms of groups, which they spell as norms of the channels of another shape.
+// Norms of groups are spelled as norms of the channels of another shape.
 
 #include <algorithm>
 #include <optional>

@@ -216,9 +216,18 @@ class GroupNorms {
     return innermost_axis(type) == 1 && is_number(type.dtype) && type.shape[1] > 1 && type.elements() > 0;
   }
 
+  // (N, C, 1, …). A region takes the sums of one sample for those of all rows.
   ValueId mean_of_channels(Writer& write, ValueId value, const std::string& name) {
+    const Shape shape = rewriter_.shape(value);
+    if (shape[0] == 1) {
+      Shape one(shape.size(), 1);
+      one[1] = shape[1];
+      const double share = double(shape[1]) / double(element_count(shape));
+      const ValueId sums = write(op::ChannelSum, name + ".all", {value}, {{"scale", share}});
+      return write(op::Reshape, name, {sums}, {{"shape", one}});
+    }
     std::vector<int64_t> pixels;
-    for (size_t axis = 2; axis < rewriter_.shape(value).size(); ++axis) pixels.push_back(int64_t(axis));
+    for (size_t axis = 2; axis < shape.size(); ++axis) pixels.push_back(int64_t(axis));
     return write(op::ReduceMean, name, {value}, {{"axes", pixels}, {"keepdims", int64_t{1}}});
   }
 
@@ -232,8 +241,8 @@ class GroupNorms {
     rewriter_.become(n, op::Cast, {product}, {result}, {{"to", onnx_number(DataType::Bfloat16)}});
   }
 
-  // Sums of squares lose digits where the mean is large. bfloat16 has none to lose, and reads x once for both sums;
-  // float takes the mean off first.
+  // Sums of squares lose digits where the mean is large. With bfloat16, which has eight where sums have 24, x is read
+  // once for both sums; in float the mean is taken off first.
   void open(NodeId n, ValueId x) {
     const Node node = rewriter_.node(n);
     const Attributes groups = {{"groups", int_attribute(node, "groups")}};
@@ -278,28 +287,30 @@ class GroupNorms {
     become_product(n, write, rest, inv_std);
   }
 
-  // Each group is a row of the operator.
+  // Each group is a row of the operator. The batch is 0 in these shapes, "as it is": find_mixing() runs a model with
+  // others.
   void as_rows(NodeId n, std::vector<ValueId> inputs, std::string_view op) {
     const Node node = rewriter_.node(n);
     const ValueId result = node.output();
     const TensorType type = rewriter_.value(result).type;
     const int64_t groups = int_attribute(node, "groups");
-    const int64_t length = type.elements() / std::max<int64_t>(1, type.shape[0] * groups);
-    const bool turned = !type.lies_as(Layout::RowMajor);
+    Shape image = type.shape, rows = {0, groups, element_count({image.begin() + 1, image.end()}) / groups};
+    image[0] = 0;
+    const bool turned = type.layout != Layout::RowMajor;
     Writer write{rewriter_, n, false};
     for (ValueId& input : inputs) {
-      ValueId& rows = rows_.try_emplace({input, groups}, kNone).first->second;
-      if (rows == kNone) {
-        const std::string name = rewriter_.value(input).name;
-        if (turned) input = write(op::ChangeLayout, name + ".row_major", {input}, to(Layout::RowMajor));
-        rows = write(op::Reshape, name + ".rows", {input}, shaped({type.shape[0], groups, length}));
+      const std::string suffix = &input == &inputs.front() ? "rows" : "x";
+      ValueId& known = rows_.try_emplace({input, groups}, kNone).first->second;
+      if (known == kNone) {
+        if (turned) input = write(op::ChangeLayout, suffix + ".row_major", {input}, to(Layout::RowMajor));
+        known = write(op::Reshape, suffix, {input}, {{"shape", rows}});
       }
-      input = rows;
+      input = known;
     }
     Attributes attributes = {{"axis", int64_t{2}}, {"epsilon", epsilon_of(n, node)}};
     ValueId made = write(op, "groups", inputs, std::move(attributes));
-    if (!turned) return rewriter_.become(n, op::Reshape, {made}, {result}, shaped(type.shape));
-    made = write(op::Reshape, "row_major", {made}, shaped(type.shape));
+    if (!turned) return rewriter_.become(n, op::Reshape, {made}, {result}, {{"shape", image}});
+    made = write(op::Reshape, "row_major", {made}, {{"shape", image}});
     rewriter_.become(n, op::ChangeLayout, {made}, {result}, to(type.layout));
   }
 
@@ -309,7 +320,6 @@ class GroupNorms {
     return epsilons_.at(rewriter_.input(n, GradIn::Mean));
   }
   static Attributes to(Layout layout) { return {{"to", std::string(name_of(layout))}}; }
-  static Attributes shaped(Shape shape) { return {{"shape", std::move(shape)}, {"allowzero", int64_t{1}}}; }
 
   Rewriter rewriter_;
   const bool generated_;

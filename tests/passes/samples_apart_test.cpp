@@ -94,6 +94,10 @@ TEST_CASE("samples: a fixed batch that mixes samples in another is found, with t
        "t = Transpose <perm = [1, 0]> (x)\nr = Unsqueeze (t, axis)\n"
        "n = InstanceNormalization (r, scale, bias)\nb = Squeeze (n, axis)\ny = Transpose <perm = [1, 0]> (b)\n",
        "n"},
+      {"a norm of channels whose pixels are samples", 1, 5, "4, 2", "float[2] scale = {1, 1}, float[2] bias = {0, 0}",
+       "t = Transpose <perm = [1, 2, 0]> (x)\nn = InstanceNormalization (t, scale, bias)\n"
+       "y = Transpose <perm = [2, 0, 1]> (n)\n",
+       "n"},
   });
 }
 
@@ -104,6 +108,12 @@ TEST_CASE("samples: what keeps samples apart is taken, as exporters write it") {
     return numbers;
   }() + "}";
   check({
+      {"a norm of frames, which come first", 1, 5, "4, 2, 3",
+       "float[2] scale = {1, 1}, float[2] bias = {0, 0}, int64[3] three = {-1, 2, 3}, int64[4] four = {4, -1, 2, 3}",
+       "t = Transpose <perm = [1, 0, 2, 3]> (x)\nr = Reshape (t, three)\n"
+       "n = InstanceNormalization (r, scale, bias)\nb = Reshape (n, four)\nu = Transpose <perm = [1, 0, 2, 3]> (b)\n"
+       "s = Softmax <axis = 1> (u)\ny = Flatten (s)\n",
+       ""},
       {"attention of each sample", 1, 5, "12", kAttentionData + "shape = {-1, 4, 3}",
        "t = Reshape (x, shape)\n" + kAttention, ""},
       {"attention, the batch it was exported for told by the input", 1, 5, "12", kAttentionData + "shape = {0, -1, 3}",

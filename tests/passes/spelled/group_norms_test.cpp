@@ -30,17 +30,24 @@ std::string spelled(const std::string& x, int groups) {
 }
 const std::string kOperator = "y = GroupNormalization <num_groups = 3, epsilon = 0.01> (c, w, b)\n";
 
-// A net whose y is made of c, float[4, 6, 6, 6], by `norm`. Scale and bias are trained, too.
-std::string net_of(const std::string& norm, const std::string& between = "c = Identity (k)\n") {
-  return "k = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n" + between + norm +
+const std::string kConv = "c = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n";  // float[4, 6, 6, 6]
+
+// A net whose y `norm` makes of c. Its scale w and bias b are trained, too.
+std::string net_of(const std::string& norm, const std::string& before = kConv) {
+  return before + norm +
          "v = Sigmoid (y)\nz = Mul (v, y)\nd = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (z)\n"
          "h = GlobalAveragePool (d)\n" +
          kHead + "#initial float[6] w = {0.5, 1.5, 1, 2, -1, 0.25}, float[6] b = {0.1, 0.2, 0.3, -0.1, -0.2, 0}";
 }
 
-Program made(const std::string& body, bool generated, bool bf16 = false) {
+Program made(const std::string& body, bool generated, bool bf16 = false, int64_t batch = 4) {
   ProgramOptions options{.bf16 = bf16, .generated_kernels = generated};
-  Program program = make_program(net(body), options);
+  Graph graph = net(body);
+  for (Node& node : graph.nodes) {
+    if (node.op->name == "Prefetch") node.attributes.set("batch", batch);
+  }
+  verify(graph);
+  Program program = make_program(std::move(graph), options);
   check_sound(program.training().graph);
   check_sound(program.find(LoopRole::Validate)->graph);
   return program;
@@ -52,6 +59,12 @@ int64_t count(const Program& program, std::string_view op) {
 
 Numbers run(const Program& program, DataType floats = DataType::Float64) {
   return numbers_of(program, {}, *make_cpu_device(), floats);
+}
+
+// Norms of rows and what is generated make the same numbers.
+void check_same(const std::string& body) {
+  INFO(body);
+  CHECK(difference(run(made(body, false)), run(made(body, true)), 1e-9) == "");
 }
 
 }  // namespace
@@ -67,7 +80,7 @@ TEST_CASE("norms of groups are sums of channels and elementwise operators where 
     CHECK(count(rows, "arbalest.Normalize") == 1);
     CHECK(count(rows, "arbalest.NormalizeGrad") == 1);
     CHECK(count(rows, kGroupMoments) == 0);
-    CHECK(difference(run(rows), run(opened), 1e-9) == "");
+    check_same(net_of(norm));
     const Program lowered = made(net_of(norm), true, true);
     CHECK(count(lowered, kGroupMoments) == 1);
     CHECK(count(lowered, kGroupMean) == 1);
@@ -82,22 +95,59 @@ TEST_CASE("norms of groups are sums of channels and elementwise operators where 
   CHECK(difference(run(made(net_of(kOperator), true)), run(made(net_of(spelled("c", 3)), true)), 1e-9) == "");
 }
 
-TEST_CASE("norms of each channel, of scales for groups, and of rows of channels") {
-  for (const std::string& norm :
-       {std::string("y = InstanceNormalization <epsilon = 0.01> (c, w, b)\n"),
-        std::string(
-            "f = Constant <value_floats = [0.5, 2.0, -1.0]> ()\n"
-            "g = GroupNormalization <num_groups = 3, epsilon = 0.01> (c, f, f)\ns = Unsqueeze <axes = [1, 2]> (w)\n"
-            "t = Unsqueeze <axes = [1, 2]> (b)\nm = Mul (g, s)\ny = Add (m, t)\n"),
-        std::string("p = Flatten (c)\no = Reshape <shape = [0, 6, 36]> (p)\ni = GroupNormalization <num_groups = 2> "
-                    "(o, w, b)\ny = Reshape <shape = [0, 6, 6, 6]> (i)\n")}) {
-    INFO(norm);
-    CHECK(difference(run(made(net_of(norm), false)), run(made(net_of(norm), true)), 1e-9) == "");
+TEST_CASE("norms of each channel, of scales for groups, of rows of channels, and two of one image") {
+  check_same(net_of("y = InstanceNormalization <epsilon = 0.01> (c, w, b)\n"));
+  const std::string scaled =
+      "s = Unsqueeze <axes = [1, 2]> (w)\nt = Unsqueeze <axes = [1, 2]> (b)\nm = Mul (g, s)\ny = Add (m, t)\n";
+  check_same(
+      net_of("f = Constant <value_floats = [0.5, 2.0, -1.0]> ()\n"
+             "g = GroupNormalization <num_groups = 3, epsilon = 0.01> (c, f, f)\n" +
+             scaled));
+  check_same(
+      net_of("p = Flatten (c)\no = Reshape <shape = [0, 6, 36]> (p)\n"
+             "i = GroupNormalization <num_groups = 2> (o, w, b)\ny = Reshape <shape = [0, 6, 6, 6]> (i)\n"));
+  check_same(
+      net_of("i = GroupNormalization <num_groups = 3> (c, w, b)\n"
+             "j = GroupNormalization <num_groups = 2, epsilon = 0.1> (c, w, b)\ny = Add (i, j)\n"));
+}
+
+TEST_CASE("norms of groups after convolutions of other ranks, and of one pixel") {
+  const std::string line =
+      "o = Reshape <shape = [0, 2, 36]> (x)\nc = arbalest.Conv <filters = 6, kernel_shape = [3]> (o)\n";
+  const std::string volume =
+      "o = Reshape <shape = [0, 2, 1, 6, 6]> (x)\n"
+      "c = arbalest.Conv <filters = 6, kernel_shape = [1, 3, 3], pads = [0, 1, 1, 0, 1, 1]> (o)\n";
+  for (const std::string& before : {line, volume}) {
+    check_same(
+        net_of("i = GroupNormalization <num_groups = 3> (c, w, b)\ny = Reshape <shape = [0, 6, 6, 6]> (i)\n", before));
+  }
+  check_same(
+      net_of(kOperator, "p = GlobalAveragePool (x)\nc = arbalest.Conv <filters = 6, kernel_shape = [1, 1]> (p)\n"));
+}
+
+TEST_CASE("sums of a norm of groups join regions in a batch of any size") {
+  for (const int64_t batch : {1, 4}) {
+    CAPTURE(batch);
+    const Program lowered = made(net_of(kOperator), true, true, batch);
+    CHECK(count(lowered, "ReduceMean") == 0);
+    CHECK(count(lowered, "arbalest.ChannelSum") == 1);  // of the last layer's bias
+    CHECK(difference(run(made(net_of(kOperator), false, true, batch)), run(lowered), 0.05) == "");
+    CHECK(difference(run(made(net_of(kOperator), false, false, batch)),
+                     run(made(net_of(kOperator), true, false, batch)), 1e-9) == "");
   }
 }
 
+TEST_CASE("a norm of no samples is refused, as others are") {
+  const std::string none =
+      "n = Constant <value_ints = [0]> ()\nk = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n"
+      "c = Slice (k, n, n, n)\n";
+  CHECK_THROWS_AS(made(net_of(kOperator, none), false), GraphError);
+}
+
 TEST_CASE("a large mean costs a norm of groups no digits in float") {
-  const std::string body = net_of(kOperator, "far = Constant <value_float = 300.0> ()\nc = Add (k, far)\n");
+  const std::string body = net_of(kOperator,
+                                  "k = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n"
+                                  "far = Constant <value_float = 300.0> ()\nc = Add (k, far)\n");
   CHECK(difference(run(made(body, true)), run(made(body, true), DataType::Float32), 2e-3) == "");
 }
 

@@ -45,7 +45,7 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
     return;
   }
   if (result.images_per_second > 0) summary.run_rates.push_back(result.images_per_second);
-  summary.setups.push_back(result.setup_seconds);
+  if (result.setup_seconds > 0) summary.setups.push_back(result.setup_seconds);
   if (result.process_seconds > 0) summary.wholes.push_back(result.process_seconds);
   if (result.joules > 0) summary.joules.push_back(result.joules);
   summary.finals.push_back(result.curve.back().value);
@@ -367,9 +367,9 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       "slowest run");
   if (whole) {
     table.notes.push_back(
-        "the set-up is a part of those seconds; what a program does before it touches data, such as compiling, is in "
-        "the "
-        "whole command alone");
+        "the set-up is a part of those seconds; what a program does before it touches data, such as compiling, is a "
+        "part "
+        "of the whole command alone");
   }
   return table;
 }

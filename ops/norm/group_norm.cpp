@@ -34,7 +34,10 @@ TensorType of_channels(const TensorType& x) {
 
 void infer_group_norm(InferContext& context) {
   const TensorType& x = floating_input(context, LayerNormInput::X);
-  if (x.shape.size() < 3) context.fail(fmt::format("input 'X' is {}; expected (N, C, …)", to_string(x)));
+  const size_t least = context.node().op->attribute_spec("num_groups") ? 2 : 3;  // instances have pixels
+  if (x.shape.size() < least) {
+    context.fail(fmt::format("input 'X' is {}; expected (N, C{})", to_string(x), least == 2 ? ") or (N, C, …" : ", …"));
+  }
   check_least_epsilon(context);
   const int64_t channels = x.shape[1], groups = groups_of(context.node(), x);
   if (groups == 0 || channels % groups != 0) {
@@ -69,22 +72,31 @@ ValueId over_pixels(ExpandContext& context, ValueId numbers, const TensorType& x
 void expand_group_norm(ExpandContext& context) {
   using In = LayerNormInput;
   const Node& node = context.node();
-  const TensorType x = context.type(context.input(In::X));
+  TensorType x = context.type(context.input(In::X));
   const int64_t groups = groups_of(node, x);
   const double epsilon = float_attribute(node, "epsilon");
   // Exporters write scales of 1 and shifts of 0 where a model has none, or has them elsewhere.
   const bool scaled = number_of(context.graph(), context.input(In::Scale)) != 1.0;
   const bool shifted = number_of(context.graph(), context.input(In::Bias)) != 0.0;
-  const char* const label = scaled || shifted ? "normalized" : "";
-  // One group is a sample, which has kernels of its own.
   ValueId y = context.input(In::X);
+  const bool flat = x.shape.size() == 2;  // rows, which are images of one pixel
+  if (flat) {
+    y = context.add("Reshape", "image", {y}, 1, {{"shape", Shape{0, x.shape[1], 1}}})[0];
+    x = context.type(y);
+  }
+  const char* const label = scaled || shifted || flat ? "normalized" : "";
+  // One group is a sample, which has kernels of its own.
   y = groups == 1 ? context.add(op::NormalizeSamples, label, {y}, 1, {{"axis", int64_t{1}}, {"epsilon", epsilon}})[0]
                   : context.add(kNormalizeGroups, label, {y}, 3, {{"groups", groups}, {"epsilon", epsilon}})[0];
   if (scaled) {
     const ValueId scale = over_pixels(context, context.input(In::Scale), x, "scale");
-    y = context.add("Mul", shifted ? "scaled" : "", {y, scale}, 1)[0];
+    y = context.add("Mul", shifted || flat ? "scaled" : "", {y, scale}, 1)[0];
   }
-  if (shifted) y = context.add("Add", "", {y, over_pixels(context, context.input(In::Bias), x, "bias")}, 1)[0];
+  if (shifted) {
+    const ValueId bias = over_pixels(context, context.input(In::Bias), x, "bias");
+    y = context.add("Add", flat ? "shifted" : "", {y, bias}, 1)[0];
+  }
+  if (flat) y = context.add("Reshape", "", {y}, 1, {{"shape", Shape{0, x.shape[1]}}})[0];
   context.replace_output(0, y);
 }
 

@@ -31,8 +31,8 @@ class NormFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, op::Sqrt)) fuse(n);
-      if (rewriter_.is(n, kNormalizeGroups)) take_shape_along(n);
+      const NodeId norm = rewriter_.is(n, op::Sqrt) ? fuse(n) : n;
+      if (rewriter_.is(norm, kNormalizeGroups) || rewriter_.is(norm, op::Normalize)) make_groups(norm);
     }
     rewriter_.finish();
     for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
@@ -88,18 +88,19 @@ class NormFusion {
     return kNone;
   }
 
-  void fuse(NodeId root) {
+  // The norm that the root has become a part of; kNone: it is part of none.
+  NodeId fuse(NodeId root) {
     const ValueId deviation = rewriter_.output(root);
     const NodeId sum = rewriter_.value(rewriter_.input(root)).producer;
     const auto [variance, epsilon] = with_number(sum, op::Add);
-    if (variance == kNone || !(epsilon >= 0)) return;
+    if (variance == kNone || !(epsilon >= 0)) return kNone;
     const std::optional<RowMean> squares = mean(variance);
-    if (!squares) return;
+    if (!squares) return kNone;
     const NodeId square = rewriter_.producer(squares->of, op::Mul);
-    if (square == kNone || node(square).input(BinaryInput::A) != node(square).input(BinaryInput::B)) return;
+    if (square == kNone || node(square).input(BinaryInput::A) != node(square).input(BinaryInput::B)) return kNone;
     ValueId x = node(square).input();
     const NodeId last = quotient(rewriter_.only_reader(deviation), deviation, x);
-    if (last == kNone || shape(rewriter_.output(last)) != shape(x)) return;
+    if (last == kNone || shape(rewriter_.output(last)) != shape(x)) return kNone;
     bool centred = false;
     if (const NodeId difference = rewriter_.producer(x, op::Sub); difference != kNone) {
       const std::optional<RowMean> own = mean(node(difference).input(BinaryInput::B));
@@ -107,11 +108,11 @@ class NormFusion {
                 shape(own->of) == shape(x);
       if (centred) x = own->of;
     }
-    make(last, x, squares->first, epsilon, centred);
+    return make(last, x, squares->first, epsilon, centred);
   }
 
   // The norm takes the place of `last`, and of nodes after it that scale by one row and shift by another.
-  void make(NodeId last, ValueId x, size_t first, double epsilon, bool centred) {
+  NodeId make(NodeId last, ValueId x, size_t first, double epsilon, bool centred) {
     const TensorType row{master_type(rewriter_.value(x).type.dtype),
                          {shape(x).begin() + std::ptrdiff_t(first), shape(x).end()}};
     std::vector<ValueId> inputs = {x};
@@ -137,25 +138,40 @@ class NormFusion {
                      std::move(inputs), {rewriter_.output(last)}, {{"axis", int64_t(first)}, {"epsilon", epsilon}});
     for (const ValueId value : spent) drop(value);
     changed_ = true;
+    return last;
   }
 
-  // A norm of images whose groups of channels were made channels, and whose shape comes back after it.
-  void take_shape_along(NodeId norm) {
+  // A norm of pixels, or of images whose groups of channels were made channels and whose shape comes back after it,
+  // becomes one of groups, which takes images as they lie.
+  void make_groups(NodeId norm) {
+    const bool rows = rewriter_.is(norm, op::Normalize);
     const Shape grouped = shape(rewriter_.input(norm));
+    if (rows && (int_attribute(node(norm), "axis") != 2 || grouped[1] < 2)) return;
+    if (!rows && grouped[1] != int_attribute(node(norm), "groups")) return;
     const NodeId before = rewriter_.producer(rewriter_.input(norm), op::Reshape);
     const NodeId after = rewriter_.only_reader(rewriter_.output(norm), op::Reshape);
-    if (before == kNone || after == kNone || grouped[1] != int_attribute(node(norm), "groups")) return;
-    const ValueId x = rewriter_.input(before);
-    const Shape& image = shape(x);
-    if (image.size() < 3 || shape(rewriter_.output(after)) != image || image[0] != grouped[0]) return;
-    if (image[1] % grouped[1] != 0) return;
-    const std::vector<ValueId> outputs = {rewriter_.output(after), rewriter_.output(norm, NormalizeGroupsOutput::Mean),
-                                          rewriter_.output(norm, NormalizeGroupsOutput::InvStd)};
-    const Attributes attributes = node(norm).attributes;
-    rewriter_.remove(after);
-    rewriter_.become(norm, kNormalizeGroups, {x}, outputs, attributes);
-    rewriter_.remove_unread(before, node(before).output());
+    const ValueId image = before != kNone ? rewriter_.input(before) : kNone;
+    const bool found = image != kNone && after != kNone && is_image_of(image, grouped) &&
+                       shape(rewriter_.output(after)) == shape(image);
+    if (!found && !(rows && grouped.size() > 3)) return;
+    const Attributes attributes = {{"groups", grouped[1]}, {"epsilon", float_attribute(node(norm), "epsilon")}};
+    const ValueId y = rewriter_.output(found ? after : norm);
+    std::vector<ValueId> outputs = {y};
+    for (const size_t i : {NormalizeGroupsOutput::Mean, NormalizeGroupsOutput::InvStd}) {
+      if (!rows) outputs.push_back(rewriter_.output(norm, i));
+    }
+    if (found) rewriter_.remove(after);
+    rewriter_.become(norm, kNormalizeGroups, {found ? image : rewriter_.input(norm)}, outputs, attributes);
+    for (const char* name : {".mean", ".inv_std"}) {
+      if (rows) rewriter_.add_output(norm, rewriter_.value(y).name + name);
+    }
+    if (found) rewriter_.remove_unread(before, rewriter_.output(before));
     changed_ = true;
+  }
+  // Whether the value is (N, C, …) and the other shape its elements as (N, groups, …).
+  bool is_image_of(ValueId value, const Shape& grouped) const {
+    const Shape& image = shape(value);
+    return image.size() > 2 && image[0] == grouped[0] && image[1] % grouped[1] == 0;
   }
 
   // Removes what made a value that nothing reads any more.

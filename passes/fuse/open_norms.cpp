@@ -242,13 +242,13 @@ class GroupNorms {
   }
 
   // Sums of squares lose digits where the mean is large. With bfloat16, which has eight where sums have 24, x is read
-  // once for both sums; in float the mean is taken off first.
+  // once for both sums. Otherwise the mean is taken off first, also if a region may read x before it was rounded.
   void open(NodeId n, ValueId x) {
     const Node node = rewriter_.node(n);
     const Attributes groups = {{"groups", int_attribute(node, "groups")}};
     Attributes moments = groups;
     moments.set("epsilon", float_attribute(node, "epsilon"));
-    const bool once = rewriter_.value(x).type.dtype == DataType::Bfloat16;
+    const bool once = rewriter_.value(x).type.dtype == DataType::Bfloat16 && rewriter_.producer(x, op::Cast) == kNone;
     Writer write{rewriter_, n, false};
     const ValueId wide = write.in_float(x, "x");
     const ValueId means = mean_of_channels(write, wide, "means");

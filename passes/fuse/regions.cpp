@@ -307,23 +307,42 @@ class Regions {
     }
     return all;
   }
-  // Nothing if the group cannot have it. `kept`: memory holds the value.
+  // The price of the value as it is; nothing if the group cannot read it. `kept`: memory holds it.
+  std::optional<Price> price_stored(ValueId value, const Buyer& buyer, bool kept) const {
+    if (!kept || !is_whole_until(value, buyer.group.members.back())) return std::nullopt;
+    const bool has = std::find(buyer.inputs.begin(), buyer.inputs.end(), value) != buyer.inputs.end();
+    return has ? Price() : Price{{value}, {}};
+  }
+  // The same, or that of computing it again.
   std::optional<Price> price(ValueId value, Buyer& buyer, size_t depth, bool kept) const {
     if (const auto known = buyer.known.find(value); kept && known != buyer.known.end()) return known->second;
-    std::optional<Price> found;
-    if (kept && is_whole_until(value, buyer.group.members.back())) {
-      const bool has = std::find(buyer.inputs.begin(), buyer.inputs.end(), value) != buyer.inputs.end();
-      found = has ? Price() : Price{{value}, {}};
-    }
+    std::optional<Price> found = price_stored(value, buyer, kept);
     const std::optional<Price> again = price_again(value, buyer, depth);
     if (again && (!found || bytes(again, buyer) <= bytes(found, buyer))) found = again;
     if (kept) buyer.known[value] = found;
     return found;
   }
+  // Whether the node asks if elements of the value equal those of another one, as the gradient of a maximum asks which
+  // element it was. The maximum is one of those that are stored, and rounded. What is computed again is not.
+  bool compares(NodeId n, ValueId value) const {
+    if (!may_join(n)) return false;
+    const ElementFunction& function = *rewriter_.node(n).op->element;
+    const std::vector<ValueId> read = operands(n);
+    for (size_t i = 0; i < read.size(); ++i) {
+      for (size_t other = 0; read[i] == value && other < read.size(); ++other) {
+        const std::string &a = function.arguments[i], &b = function.arguments[other];
+        if (function.text.find(a + " == " + b) != std::string::npos) return true;
+        if (function.text.find(b + " == " + a) != std::string::npos) return true;
+      }
+    }
+    return false;
+  }
   // `stored`: its operands are, whatever is so far.
   std::optional<Price> price_again(ValueId value, Buyer& buyer, size_t depth, bool stored = false) const {
     const NodeId producer = rewriter_.value(value).producer;
     if (producer == kNone || depth == kDeepest || !may_join(producer)) return std::nullopt;
+    const std::vector<NodeId> has = computed(buyer.group);
+    if (std::any_of(has.begin(), has.end(), [&](NodeId n) { return compares(n, value); })) return std::nullopt;
     if (buyer.group.again.contains(producer)) return Price();
     const TensorType& own = space(buyer.group.members[0]);
     const bool recomputable =
@@ -331,7 +350,9 @@ class Regions {
     if (!recomputable) return std::nullopt;
     Price again{{}, {producer}};
     for (const ValueId input : operands(producer)) {
-      const std::optional<Price> part = price(input, buyer, depth + 1, stored || is_stored(input));
+      const bool is_there = stored || is_stored(input);
+      const std::optional<Price> part =
+          compares(producer, input) ? price_stored(input, buyer, is_there) : price(input, buyer, depth + 1, is_there);
       if (!part) return std::nullopt;
       again.reads.insert(part->reads.begin(), part->reads.end());
       again.nodes.insert(part->nodes.begin(), part->nodes.end());
@@ -433,6 +454,22 @@ class Regions {
     const NodeId member = groups_[group].members[0];
     return is_member(member) && may_repeat(member) && one_space_with(group, n);
   }
+  // Takes what the group compares with stored values from memory, although another of its nodes could have it computed.
+  void read_compared(Group& group) const {
+    const auto is_compared = [&](NodeId again) {
+      const std::vector<NodeId> all = computed(group);
+      return std::any_of(all.begin(), all.end(), [&](NodeId n) { return compares(n, result(again)); });
+    };
+    const auto is_read = [&](NodeId again) {
+      const std::vector<NodeId> all = computed(group);
+      return std::any_of(all.begin(), all.end(), [&](NodeId n) {
+        const std::vector<ValueId> read = operands(n);
+        return std::find(read.begin(), read.end(), result(again)) != read.end();
+      });
+    };
+    if (std::erase_if(group.again, is_compared) == 0) return;
+    while (std::erase_if(group.again, [&](NodeId again) { return !is_read(again); }) > 0) continue;
+  }
   // The groups as they are with a node that each of them computes.
   struct Purchase {
     std::map<size_t, Group> changed;
@@ -450,6 +487,7 @@ class Regions {
       all.gain += bytes(result(n)) - bytes(found, buyer);
       all.reads.insert(found->reads.begin(), found->reads.end());
       group.again.insert(found->nodes.begin(), found->nodes.end());
+      read_compared(group);
       if (!ends_of(group).fits()) return std::nullopt;
       all.changed.emplace(id, std::move(group));
     }

@@ -259,6 +259,27 @@ TEST_CASE("regions: what forward stores for another operator is computed again i
   check_same(body("Tanh"));
 }
 
+TEST_CASE("regions: the gradient of a maximum reads what it compares as that was stored") {
+  const std::string body =
+      "c = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n"
+      "i = InstanceNormalization (c, w, b)\nr = Relu (i)\nh = ReduceMax <axes = [2, 3], keepdims = 0> (r)\n" +
+      kHead + "#initial float[6] w = {" + numbers(6) + "}, float[6] b = {" + numbers(6) + "}";
+  check_same(body);
+  size_t found = 0;
+  const Program program = made(body, true, true);
+  for (const Node& node : program.training().graph.nodes) {
+    if (!node.is("arbalest.Region")) continue;
+    const RegionProgram region = region_program(node, builtin_ops());
+    for (const RegionStep& step : region.steps) {
+      if (step.op->name != "ReduceMaxGrad") continue;
+      ++found;
+      CHECK(step.operands[1] < region.inputs);
+      CHECK(step.operands[2] < region.inputs);
+    }
+  }
+  CHECK(found == 2);  // with sums, and for what is normalised
+}
+
 TEST_CASE("regions: other shapes, other stages and operators that are read alone stay as they are") {
   const Program program = made("flat = Flatten (x)\nh = Sigmoid (flat)\n" + kHead, true);
   const Graph& graph = program.training().graph;

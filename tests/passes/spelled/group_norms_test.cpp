@@ -111,6 +111,55 @@ TEST_CASE("norms of each channel, of scales for groups, of rows of channels, and
              "j = GroupNormalization <num_groups = 2, epsilon = 0.1> (c, w, b)\ny = Add (i, j)\n"));
 }
 
+TEST_CASE("norms of pixels and of groups that are written out are found") {
+  const std::string first =
+      "more = Constant <value_float = 0.01> ()\naxes = Constant <value_ints = [2, 3]> ()\n"
+      "last = Constant <value_ints = [2]> ()\n";
+  const auto norm = [](const std::string& x, const std::string& axes) {
+    return fmt::format(
+        "u = ReduceMean ({0}, {1})\ne = Sub ({0}, u)\np = Mul (e, e)\na = ReduceMean (p, {1})\no = Add (a, more)\n"
+        "r = Sqrt (o)\nn = Div (e, r)\n",
+        x, axes);
+  };
+  const std::string scaled =
+      "s = Unsqueeze <axes = [1, 2]> (w)\nt = Unsqueeze <axes = [1, 2]> (b)\nm = Mul (q, s)\ny = Add (m, t)\n";
+  for (const std::string& body : {first + norm("c", "axes") + "q = Identity (n)\n" + scaled,
+                                  first + "g = Reshape <shape = [0, 3, -1]> (c)\n" + norm("g", "last") +
+                                      "shape = Shape (c)\nq = Reshape (n, shape)\n" + scaled}) {
+    INFO(body);
+    const Program program = made(net_of(body), true);
+    CHECK(count(program, kGroupMoments) == 1);
+    CHECK(count(program, "arbalest.ChangeLayout") == 0);
+    check_same(net_of(body));
+    ProgramOptions spelled{.without = {"fuse_norms"}};
+    CHECK(difference(run(make_program(net(net_of(body)), spelled)), run(program), 1e-9) == "");
+  }
+}
+
+TEST_CASE("a norm of groups of rows, and one of numbers that a cast made") {
+  const std::string rows =
+      "p = GlobalAveragePool (x)\nk = arbalest.Conv <filters = 6, kernel_shape = [1, 1]> (p)\nf = Flatten (k)\n";
+  const std::string image = "y = Reshape <shape = [0, 6, 1, 1]> (i)\n";
+  const std::string stated =
+      net_of("i = GroupNormalization <num_groups = 3, epsilon = 0.01> (f, w, b)\n" + image, rows);
+  const std::string spelled = net_of(
+      "one = Constant <value_floats = [1.0, 1.0, 1.0]> ()\nzero = Constant <value_floats = [0.0, 0.0, 0.0]> ()\n"
+      "r = Reshape <shape = [0, 3, -1]> (f)\nn = InstanceNormalization <epsilon = 0.01> (r, one, zero)\n"
+      "q = Reshape <shape = [0, 6]> (n)\nm = Mul (q, w)\ni = Add (m, b)\n" +
+          image,
+      rows);
+  check_same(stated);
+  CHECK(difference(run(made(stated, true)), run(made(spelled, true)), 1e-9) == "");
+  // A region reads what was cast as it was before: its sums of squares would lose digits.
+  const Program cast = made(
+      net_of("far = Constant <value_float = 300.0> ()\nc = Add (x, far)\nf = Constant <value_floats = [0.5, 2.0]> ()\n"
+             "i = InstanceNormalization (c, f, f)\nk = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (i)\n"
+             "s = Unsqueeze <axes = [1, 2]> (w)\nt = Unsqueeze <axes = [1, 2]> (b)\nm = Mul (k, s)\ny = Add (m, t)\n",
+             ""),
+      true);
+  CHECK(difference(run(cast), run(cast, DataType::Float32), 2e-3) == "");
+}
+
 TEST_CASE("norms of groups after convolutions of other ranks, and of one pixel") {
   const std::string line =
       "o = Reshape <shape = [0, 2, 36]> (x)\nc = arbalest.Conv <filters = 6, kernel_shape = [3]> (o)\n";

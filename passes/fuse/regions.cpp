@@ -604,6 +604,13 @@ class Regions {
     std::vector<std::pair<size_t, ValueId>> shown;  // sums that are not of the shape that was wanted
     for (size_t k = 0; k < region.outputs.size(); ++k) {
       if (region.types[k] == rewriter_.value(region.outputs[k]).type) continue;
+      // A Reshape to the sums' own shape, into the place of a gradient, would copy them.
+      const NodeId back = rewriter_.only_reader(region.outputs[k], op::Reshape);
+      if (back != kNone && rewriter_.value(rewriter_.output(back)).type == region.types[k]) {
+        region.outputs[k] = rewriter_.output(back);
+        rewriter_.remove(back);
+        continue;
+      }
       shown.emplace_back(k, region.outputs[k]);
       region.outputs[k] = rewriter_.add_value(rewriter_.value(region.outputs[k]).name + ".rows", region.types[k]);
     }

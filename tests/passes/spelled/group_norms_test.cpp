@@ -81,6 +81,10 @@ TEST_CASE("norms of groups are sums of channels and elementwise operators where 
     CHECK(count(rows, "arbalest.NormalizeGrad") == 1);
     CHECK(count(rows, kGroupMoments) == 0);
     check_same(net_of(norm));
+    for (const char* name : {"w.gradient", "b.gradient"}) {  // which regions write where they belong
+      const Graph& graph = opened.training().graph;
+      CHECK(graph.nodes[value(graph, name).producer].is("arbalest.Region"));
+    }
     const Program lowered = made(net_of(norm), true, true);
     CHECK(count(lowered, kGroupMoments) == 1);
     CHECK(count(lowered, kGroupMean) == 1);

@@ -596,6 +596,24 @@ class Regions {
     return Region{group.members, std::move(ends.inputs), std::move(ends.outputs), std::move(types),
                   std::move(attributes)};
   }
+  // Nodes that show an output otherwise, and copy it to where the gradient of a parameter lies, would copy what it has
+  // in that type already: the region makes the last of such values itself.
+  void take_copies(ValueId& output, const TensorType& type) {
+    std::vector<NodeId> copies;
+    size_t taken = 0;
+    for (ValueId last = output; rewriter_.value(last).view.base == kNone; last = result(copies.back())) {
+      const NodeId reader = rewriter_.only_reader(last);
+      const bool copies_it = rewriter_.is(reader, op::Reshape) || rewriter_.is(reader, op::Cast);
+      if (!copies_it || groups_[group_[reader]].members.size() > 1) break;
+      if (rewriter_.value(result(reader)).type.dtype != type.dtype) break;
+      copies.push_back(reader);
+      if (rewriter_.value(result(reader)).type == type) taken = copies.size();
+    }
+    for (size_t i = 0; i < taken; ++i) {
+      output = result(copies[i]);
+      rewriter_.remove(copies[i]);
+    }
+  }
   // One node, in the place of the last member.
   void write(Region& region) {
     const NodeId at = region.members.back();
@@ -603,14 +621,8 @@ class Regions {
     for (const NodeId member : region.members) rewriter_.remove(member);
     std::vector<std::pair<size_t, ValueId>> shown;  // sums that are not of the shape that was wanted
     for (size_t k = 0; k < region.outputs.size(); ++k) {
+      take_copies(region.outputs[k], region.types[k]);
       if (region.types[k] == rewriter_.value(region.outputs[k]).type) continue;
-      // A Reshape to the sums' own shape, into the place of a gradient, would copy them.
-      const NodeId back = rewriter_.only_reader(region.outputs[k], op::Reshape);
-      if (back != kNone && rewriter_.value(rewriter_.output(back)).type == region.types[k]) {
-        region.outputs[k] = rewriter_.output(back);
-        rewriter_.remove(back);
-        continue;
-      }
       shown.emplace_back(k, region.outputs[k]);
       region.outputs[k] = rewriter_.add_value(rewriter_.value(region.outputs[k]).name + ".rows", region.types[k]);
     }

@@ -44,8 +44,10 @@ class NormFusion {
 
   // Such a mean that makes the value.
   std::optional<RowMean> mean(ValueId value) const {
-    const NodeId id = rewriter_.producer(value, op::ReduceMean);
-    if (id == kNone || !flag_attribute(node(id), "keepdims")) return std::nullopt;
+    NodeId id = rewriter_.producer(value, op::ReduceMean);
+    const NodeId shaped = id == kNone ? rewriter_.producer(value, op::Reshape) : kNone;
+    if (shaped != kNone) id = rewriter_.producer(rewriter_.input(shaped), op::ReduceMean);
+    if (id == kNone || flag_attribute(node(id), "keepdims") != (shaped == kNone)) return std::nullopt;
     Node reduction = node(id);
     if (const auto operand = constant_operand(reduction, "axes");
         operand && !content_of(graph_, reduction.input(*operand)))
@@ -59,6 +61,9 @@ class NormFusion {
       if (axes[i] != int64_t(rank - axes.size() + i)) return std::nullopt;
     }
     if (axes.empty() || axes.size() == rank) return std::nullopt;
+    Shape kept = shape(reduction.input());
+    std::fill(kept.end() - std::ptrdiff_t(axes.size()), kept.end(), 1);
+    if (shape(value) != kept) return std::nullopt;
     return RowMean{reduction.input(), rank - axes.size()};
   }
 
@@ -72,9 +77,30 @@ class NormFusion {
     return {kNone, 0};
   }
 
+  // The value that this one is, before nodes that change neither its shape nor its elements.
+  ValueId unmoved(ValueId value) const {
+    while (true) {
+      const NodeId producer = rewriter_.value(value).producer;
+      const bool moves = rewriter_.is(producer, op::Reshape) || rewriter_.is(producer, op::Expand);
+      if (!moves || shape(rewriter_.input(producer)) != shape(value)) return value;
+      value = rewriter_.input(producer);
+    }
+  }
+
+  // The tensor whose mean has been taken off; none if the value is no such difference.
+  std::optional<RowMean> difference(ValueId value) const {
+    const NodeId id = rewriter_.producer(value, op::Sub);
+    if (id == kNone) return std::nullopt;
+    const std::optional<RowMean> own = mean(node(id).input(BinaryInput::B));
+    const bool centred = own && own->of == node(id).input(BinaryInput::A) && shape(own->of) == shape(value);
+    return centred ? own : std::nullopt;
+  }
+
   // The quotient of c and the root, whose reader is the node: Div of c by it, or Mul of c and its reciprocal.
-  NodeId quotient(NodeId reader, ValueId root, ValueId c) const {
-    if (rewriter_.is(reader, op::Div) && node(reader).input(BinaryInput::A) == c && c != root) return reader;
+  // `is_c`: torch.var has a mean and a difference of its own.
+  template <typename Predicate>
+  NodeId quotient(NodeId reader, ValueId root, Predicate is_c) const {
+    if (rewriter_.is(reader, op::Div) && is_c(node(reader).input(BinaryInput::A))) return reader;
     const bool inverse = rewriter_.is(reader, op::Reciprocal) ||
                          (rewriter_.is(reader, op::Div) && node(reader).input(BinaryInput::B) == root &&
                           number_of(graph_, node(reader).input(BinaryInput::A)) == 1.0);
@@ -83,7 +109,7 @@ class NormFusion {
     const NodeId product = rewriter_.only_reader(reciprocal, op::Mul);
     if (product == kNone) return kNone;
     for (const auto& [a, b] : both_orders(node(product))) {
-      if (a == c && b == reciprocal) return product;
+      if (is_c(a) && b == reciprocal) return product;
     }
     return kNone;
   }
@@ -94,21 +120,20 @@ class NormFusion {
     const NodeId sum = rewriter_.value(rewriter_.input(root)).producer;
     const auto [variance, epsilon] = with_number(sum, op::Add);
     if (variance == kNone || !(epsilon >= 0)) return kNone;
-    const std::optional<RowMean> squares = mean(variance);
+    const std::optional<RowMean> squares = mean(unmoved(variance));
     if (!squares) return kNone;
     const NodeId square = rewriter_.producer(squares->of, op::Mul);
     if (square == kNone || node(square).input(BinaryInput::A) != node(square).input(BinaryInput::B)) return kNone;
-    ValueId x = node(square).input();
-    const NodeId last = quotient(rewriter_.only_reader(deviation), deviation, x);
-    if (last == kNone || shape(rewriter_.output(last)) != shape(x)) return kNone;
-    bool centred = false;
-    if (const NodeId difference = rewriter_.producer(x, op::Sub); difference != kNone) {
-      const std::optional<RowMean> own = mean(node(difference).input(BinaryInput::B));
-      centred = own && own->first == squares->first && own->of == node(difference).input(BinaryInput::A) &&
-                shape(own->of) == shape(x);
-      if (centred) x = own->of;
-    }
-    return make(last, x, squares->first, epsilon, centred);
+    const ValueId c = node(square).input();
+    std::optional<RowMean> centre = difference(c);
+    if (centre && centre->first != squares->first) centre.reset();
+    const NodeId last = quotient(rewriter_.only_reader(deviation), deviation, [&](ValueId value) {
+      if (value == deviation) return false;
+      const std::optional<RowMean> other = value == c ? centre : difference(value);
+      return value == c || (centre && other && other->of == centre->of && other->first == centre->first);
+    });
+    if (last == kNone || shape(rewriter_.output(last)) != shape(c)) return kNone;
+    return make(last, centre ? centre->of : c, squares->first, epsilon, centre.has_value());
   }
 
   // The norm takes the place of `last`, and of nodes after it that scale by one row and shift by another.

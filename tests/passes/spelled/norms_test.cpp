@@ -88,6 +88,15 @@ TEST_CASE("norms of rows are found in every spelling, with their scale and bias"
   check_found(kCentre + kNorm + scaled, "LayerNormalization", 2);
   check_found(with(rms, "last", "both") + "y = Mul (n, wide)\n", "RMSNormalization", 2);
   check_found(rms + "s = Mul (n, w)\ny = Add (s, b)\n", "RMSNormalization", 2);  // whose bias is added apart
+  // torch.var takes a mean of its own, and the newer exporter brings it to the shape that it has.
+  const std::string var = "u2 = ReduceMean (x, last)\nc2 = Sub (x, u2)\n" + kCentre +
+                          "p = Mul (c2, c2)\nm0 = ReduceMean (p, last)\ns0 = Shape (m0)\nm1 = Reshape (m0, s0)\n"
+                          "m = Expand (m1, s0)\na = Add (m, more)\nr = Sqrt (a)\nn = Div (c, r)\n";
+  check_found(var + scaled, "LayerNormalization", 2);
+  check_found(with(var, "m0 = ReduceMean (p, last)\ns0 = Shape (m0)\n",
+                   "m0 = ReduceMean <keepdims = 0> (p, last)\ns0 = Shape (u2)\n") +
+                  scaled,
+              "LayerNormalization", 2);
 }
 
 TEST_CASE("norms of rows that are found keep their scale in float, and none becomes one that operators refuse") {

@@ -16,7 +16,7 @@ class SampleFusion {
   void run() {
     for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, op::NormalizeSamples)) keep_shape(n);
-      if (rewriter_.is(n, op::BatchNormTraining)) open_weights(n);
+      if (rewriter_.is(n, op::BatchNormTraining) || has_own_statistics(n)) open_weights(n);
     }
     rewriter_.finish();
     for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
@@ -31,6 +31,41 @@ class SampleFusion {
              const TensorType& other = rewriter_.value(input).type;
              return other.elements() == 1 && other.shape.size() <= rank;
            });
+  }
+
+  // Whether the node makes the mean of each channel of x.
+  bool is_mean_of_channels(NodeId id, ValueId x, bool keepdims) const {
+    if (!rewriter_.is(id, op::ReduceMean) || rewriter_.input(id) != x) return false;
+    Node mean = rewriter_.node(id);
+    const auto operand = constant_operand(mean, "axes");
+    if (operand && !content_of(graph_, mean.input(*operand))) return false;
+    take_operands(graph_, mean);
+    std::vector<int64_t> axes = ints_attribute(mean, "axes"), others;
+    const size_t rank = rewriter_.shape(x).size();
+    for (int64_t& axis : axes) axis = int64_t(normalized_axis(axis, rank));
+    std::sort(axes.begin(), axes.end());
+    for (size_t axis = 0; axis < rank; ++axis) {
+      if (axis != 1) others.push_back(int64_t(axis));
+    }
+    return axes == others && flag_attribute(mean, "keepdims") == keepdims;
+  }
+
+  // Whether the node is a batch norm by statistics that a file computes of what it normalises, as PyTorch's newer
+  // exporter writes one in training without running statistics.
+  bool has_own_statistics(NodeId id) const {
+    using In = BatchNormInput;
+    if (!rewriter_.is(id, op::BatchNormInference)) return false;
+    const auto producer = [&](ValueId value) { return rewriter_.value(value).producer; };
+    const ValueId x = rewriter_.input(id, In::X);
+    const NodeId variance = producer(rewriter_.input(id, In::Variance));
+    if (!is_mean_of_channels(producer(rewriter_.input(id, In::Mean)), x, false) || variance == kNone) return false;
+    const NodeId square = rewriter_.producer(rewriter_.input(variance), op::Mul);
+    if (square == kNone || !is_mean_of_channels(variance, rewriter_.output(square), false)) return false;
+    const ValueId deviation = rewriter_.input(square, BinaryInput::A);
+    const NodeId difference = rewriter_.producer(deviation, op::Sub);
+    return deviation == rewriter_.input(square, BinaryInput::B) && difference != kNone &&
+           rewriter_.input(difference, BinaryInput::A) == x &&
+           is_mean_of_channels(producer(rewriter_.input(difference, BinaryInput::B)), x, true);
   }
 
   // A batch norm of weights (1, C, …) by their own statistics normalises rows, which lie as the weights do.

@@ -425,6 +425,28 @@ TEST_CASE("weights that are standardised are rows, without running statistics") 
   }
 }
 
+TEST_CASE("weights that are normalised by statistics of their own, as stored ones would be, are rows, too") {
+  const auto body = [](const std::string& read, const std::string& axes, const std::string& squared) {
+    return "r = Reshape <shape = [1, 4, 18]> (filters)\ne = Abs (r)\nmean = ReduceMean <axes = [0, 2], keepdims = 0> "
+           "(" +
+           read + ")\nc = ReduceMean <axes = " + axes + ", keepdims = 1> (r)\nd = Sub (r, c)\nq = Mul (d, " + squared +
+           ")\nvariance = ReduceMean <axes = [0, 2], keepdims = 0> (q)\n" +
+           constant("bias", "value_floats = [0.5, -1.0, 0.0, 2.0]") +
+           "n = BatchNormalization <epsilon = 0.001> (r, gain, bias, mean, variance)\n"
+           "s = Reshape <shape = [4, 2, 3, 3]> (n)\ny = Conv <pads = [1, 1, 1, 1]> (x, s)\n" +
+           kFlat + "#initial float[4, 2, 3, 3] filters = {" + numbers(72) + "}, float[4] gain = {" + numbers(4) + "}";
+  };
+  const std::string own = body("r", "[0, 2]", "d");
+  const Program rows = program_of(own), norms = program_of(own, {"fuse_samples"});
+  CHECK(count_ops(norms.training().graph, "arbalest.BatchNormInference") == 1);
+  CHECK(count_ops(rows.training().graph, "arbalest.BatchNormInference") == 0);
+  CHECK(count_ops(rows.training().graph, "ReduceMean") == 0);
+  check_same(train(norms, 3), train(rows, 3));
+  for (const std::string& other : {body("e", "[0, 2]", "d"), body("r", "[0, 1]", "d"), body("r", "[0, 2]", "r")}) {
+    CHECK(count_ops(program_of(other).training().graph, "arbalest.BatchNormInference") == 1);
+  }
+}
+
 TEST_CASE("products read transposed matrices as they lie, and write gradients so") {
   const std::string w = "#initial float[5, 8] w = {" + numbers(40) + "}";
   const std::string t = "t = Transpose <perm = [1, 0]> (w)\n";

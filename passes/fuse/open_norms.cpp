@@ -294,8 +294,11 @@ class GroupNorms {
     const ValueId result = node.output();
     const TensorType type = rewriter_.value(result).type;
     const int64_t groups = int_attribute(node, "groups");
-    Shape image = type.shape, rows = {0, groups, element_count({image.begin() + 1, image.end()}) / groups};
-    image[0] = 0;
+    const int64_t elements = element_count({type.shape.begin() + 1, type.shape.end()});
+    Shape image = type.shape, rows = {type.shape[0], groups, elements / groups};
+    const int64_t empty = elements == 0;  // 0 is an extent then
+    if (!empty) image[0] = rows[0] = 0;
+    const Attributes to_rows = {{"shape", rows}, {"allowzero", empty}}, back = {{"shape", image}, {"allowzero", empty}};
     const bool turned = type.layout != Layout::RowMajor;
     Writer write{rewriter_, n, false};
     for (ValueId& input : inputs) {
@@ -303,14 +306,14 @@ class GroupNorms {
       ValueId& known = rows_.try_emplace({input, groups}, kNone).first->second;
       if (known == kNone) {
         if (turned) input = write(op::ChangeLayout, suffix + ".row_major", {input}, to(Layout::RowMajor));
-        known = write(op::Reshape, suffix, {input}, {{"shape", rows}});
+        known = write(op::Reshape, suffix, {input}, to_rows);
       }
       input = known;
     }
     Attributes attributes = {{"axis", int64_t{2}}, {"epsilon", epsilon_of(n, node)}};
     ValueId made = write(op, "groups", inputs, std::move(attributes));
-    if (!turned) return rewriter_.become(n, op::Reshape, {made}, {result}, {{"shape", image}});
-    made = write(op::Reshape, "row_major", {made}, {{"shape", image}});
+    if (!turned) return rewriter_.become(n, op::Reshape, {made}, {result}, back);
+    made = write(op::Reshape, "row_major", {made}, back);
     rewriter_.become(n, op::ChangeLayout, {made}, {result}, to(type.layout));
   }
 

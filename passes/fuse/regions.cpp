@@ -105,6 +105,7 @@ class Regions {
     for (const Group& group : groups_) {
       if (std::optional<Region> region = region_of(group)) regions.push_back(std::move(*region));
     }
+    for (const Region& region : regions) read_.insert(region.inputs.begin(), region.inputs.end());
     put_in_order();
     for (const Group& group : groups_) {
       for (const NodeId member : group.needed ? std::vector<NodeId>() : group.members) rewriter_.remove(member);
@@ -254,13 +255,21 @@ class Regions {
     Group both;
     std::merge(groups_[a].members.begin(), groups_[a].members.end(), groups_[b].members.begin(),
                groups_[b].members.end(), std::back_inserter(both.members));
-    if (!ends_of(both).fits() || reads_own_sum(both) || !is_closed(both.members, a, b)) return;
+    if (!ends_of(both).fits() || reads_own_sum(both) || compares_own(both) || !is_closed(both.members, a, b)) return;
     for (const NodeId n : both.members) group_[n] = a;
     groups_[a] = std::move(both);
     groups_[b] = {};
   }
 
   // Whether a step needs a sum of the group, which is known only once all elements are.
+  // Whether a member compares what another one makes, which is not stored then.
+  bool compares_own(const Group& group) const {
+    const auto is_compared = [&](NodeId made) {
+      return std::any_of(group.members.begin(), group.members.end(),
+                         [&](NodeId n) { return compares(n, result(made)); });
+    };
+    return std::any_of(group.members.begin(), group.members.end(), is_compared);
+  }
   bool reads_own_sum(const Group& group) const {
     const auto is_own_sum = [&](ValueId value) {
       const NodeId producer = rewriter_.value(value).producer;
@@ -495,6 +504,7 @@ class Regions {
   }
   void compute_in(Purchase bought) {
     for (auto& [id, group] : bought.changed) {
+      for (const NodeId before : groups_[id].again) again_in_[before].erase(id);
       for (const NodeId again : group.again) again_in_[again].insert(id);
       groups_[id] = std::move(group);
     }
@@ -604,7 +614,7 @@ class Regions {
     for (ValueId last = output; rewriter_.value(last).view.base == kNone; last = result(copies.back())) {
       const NodeId reader = rewriter_.only_reader(last);
       const bool copies_it = rewriter_.is(reader, op::Reshape) || rewriter_.is(reader, op::Cast);
-      if (!copies_it || groups_[group_[reader]].members.size() > 1) break;
+      if (!copies_it || read_.contains(last) || computed(groups_[group_[reader]]).size() > 1) break;
       if (rewriter_.value(result(reader)).type.dtype != type.dtype) break;
       copies.push_back(reader);
       if (rewriter_.value(result(reader)).type == type) taken = copies.size();
@@ -643,6 +653,7 @@ class Regions {
   std::vector<Group> groups_;
   Table<NodeId, size_t> group_;
   std::map<NodeId, std::set<size_t>> again_in_;  // the groups that compute a node again
+  std::set<ValueId> read_;                       // by regions, whatever their members read in the graph
 };
 
 }  // namespace

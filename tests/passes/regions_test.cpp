@@ -259,6 +259,16 @@ TEST_CASE("regions: what forward stores for another operator is computed again i
   check_same(body("Tanh"));
 }
 
+TEST_CASE("regions: what one region makes for a copy, another one may read through views") {
+  check_same(
+      "flat = Flatten (x)\ne = Gemm (flat, w)\ne1 = Reshape <shape = [0, 1, 8]> (e)\nu1 = Add (e1, b1)\n"
+      "u2 = Add (u1, b2)\nv = Reshape <shape = [0, 8]> (u2)\nfar = Constant <value_float = 3.0> ()\nv1 = Add (v, far)\n"
+      "k = Reshape <shape = [0, 1, 8]> (v1)\np = Reshape <shape = [0, 12, 6]> (x)\nq = MatMul (p, m)\ns = Add (q, k)\n"
+      "t = Sigmoid (s)\ng = Mul (t, s)\nh = ReduceMean <axes = [1], keepdims = 0> (g)\n" +
+      kHead + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8] b1 = {" + numbers(8) +
+      "}, float[8] b2 = {" + numbers(8) + "}, float[6, 8] m = {" + numbers(48) + "}");
+}
+
 TEST_CASE("regions: the gradient of a maximum reads what it compares as that was stored") {
   const std::string body =
       "c = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n"

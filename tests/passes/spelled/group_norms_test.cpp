@@ -197,6 +197,11 @@ TEST_CASE("a norm of no samples adds nothing") {
   const std::string norm =
       "e = GroupNormalization <num_groups = 3> (c, w, b)\nq = ReduceSum <keepdims = 0> (e)\ny = Add (k, q)\n";
   check_same(net_of(norm, none));
+  // Nor does one of images without columns.
+  const std::string narrow =
+      "n = Constant <value_ints = [0]> ()\nk = arbalest.Conv <filters = 6, kernel_shape = [3, 3]> (x)\n"
+      "last = Constant <value_ints = [3]> ()\nc = Slice (k, n, n, last)\n";
+  check_same(net_of(norm, narrow));
 }
 
 TEST_CASE("a large mean costs a norm of groups no digits in float") {

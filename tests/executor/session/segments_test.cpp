@@ -3,6 +3,7 @@
 // Runs whose plan changes on the way: what is carried from one to the next, and where the data go on.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -338,12 +339,13 @@ TEST_CASE("learners that are replaced by their mean go on from it") {
 TEST_CASE("with learners found while training every run comes to its end") {
   const TestFolder folder;
   TinyNet net;
-  net.source = "synthetic:?shape=1x16x16&classes=10&size=2400&test=100";
   net.batch = 50;
   net.train = "lr = 0.0001, ema = 0.9";
   int grown = 0;  // of the runs of five epochs
   for (const int64_t reports : {1, 2, 5, 9, 16}) {
     for (const int64_t iterations : {0, 40, 67, 96}) {
+      const int64_t samples = iterations == 0 ? 12000 : 2400;  // whole runs leave time for a decision
+      net.source = fmt::format("synthetic:?shape=1x16x16&classes=10&size={}&test=100", samples);
       SessionOptions options = on_cpus();
       options.learners.per_device = 0;
       options.learners.tuning = {.threshold = -1,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/constants.h"
 #include "passes/passes.h"
 
 namespace arbalest {
@@ -64,6 +65,18 @@ bool Rewriter::remove_unread(NodeId id, ValueId value) {
   if (!readers(value).empty()) return false;
   remove(id);
   return true;
+}
+
+std::optional<std::vector<int64_t>> Rewriter::reduced_axes(NodeId id) const {
+  Node reduction = node(id);
+  const auto operand = constant_operand(reduction, "axes");
+  if (operand && !content_of(graph_, reduction.input(*operand))) return std::nullopt;
+  take_operands(graph_, reduction);
+  const size_t rank = shape(reduction.input()).size();
+  std::vector<int64_t> axes = ints_attribute(reduction, "axes");
+  for (int64_t& axis : axes) axis = int64_t(normalized_axis(axis, rank));
+  std::sort(axes.begin(), axes.end());
+  return axes;
 }
 
 NodeId Rewriter::only_reader(ValueId value) const {

@@ -4,6 +4,8 @@
 // end, so that ids of nodes hold until then.
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,6 +42,8 @@ class Rewriter {
   NodeId producer(ValueId value, std::string_view op) const;
   // Whether the node gives its input another shape (Op::reshapes).
   bool reshapes(NodeId id) const;
+  // The axes that a reduction takes, from 0 and in order; none if they are not known.
+  std::optional<std::vector<int64_t>> reduced_axes(NodeId id) const;
   // The nodes that read the value, once for each of their inputs; kNone stands for the graph itself, which reads its
   // outputs, what it carries to the next iteration and what is asked for.
   const std::vector<NodeId>& readers(ValueId value) const { return readers_[value]; }

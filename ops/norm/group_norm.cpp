@@ -148,17 +148,6 @@ void infer_of_channels(InferContext& context) {
   for (const size_t i : {size_t{0}, kSecond}) context.set_output(i, of_channels(x));
 }
 
-// The groups of all samples, whose channels lie one after the other.
-struct ChannelGroups {
-  int64_t count, channels;  // of each
-
-  explicit ChannelGroups(const KernelRequest& request) {
-    const Shape& shape = request.inputs[0].shape;
-    channels = shape[1] / int_attribute(request.node, "groups");
-    count = channels == 0 ? 0 : shape[0] * shape[1] / channels;
-  }
-};
-
 template <typename T>
 double mean_of(const T* first, int64_t count) {
   double sum = 0;

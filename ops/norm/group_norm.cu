@@ -14,16 +14,8 @@ using namespace cuda;
 
 namespace {
 
-// The groups of all samples, whose channels lie one after the other.
-struct ChannelGroups {
-  int64_t count;
-  int channels;  // of each
-
-  explicit ChannelGroups(const KernelRequest& request) {
-    const Shape& shape = request.inputs[0].shape;
-    channels = int(shape[1] / int_attribute(request.node, "groups"));
-    count = channels == 0 ? 0 : shape[0] * shape[1] / channels;
-  }
+struct GroupsByWarp : ChannelGroups {
+  using ChannelGroups::ChannelGroups;
 
   // f(first channel) for each group, by a warp.
   template <typename Function>
@@ -42,7 +34,7 @@ struct ChannelGroups {
 
 // `b` may be null.
 __global__ void __launch_bounds__(kThreads)
-    group_mean_kernel(ChannelGroups groups, const float* a, const float* b, float* mean_a, float* mean_b) {
+    group_mean_kernel(GroupsByWarp groups, const float* a, const float* b, float* mean_a, float* mean_b) {
   wait_for_dependencies();
   groups.each([&](int64_t at) {
     groups.fill(mean_a + at, groups.mean(a + at));
@@ -52,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // `means` and `mean` may be null.
 __global__ void __launch_bounds__(kThreads)
-    group_moments_kernel(ChannelGroups groups, float epsilon, const float* squares, const float* means, float* inv_std,
+    group_moments_kernel(GroupsByWarp groups, float epsilon, const float* squares, const float* means, float* inv_std,
                          float* mean) {
   wait_for_dependencies();
   groups.each([&](int64_t at) {
@@ -66,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
 std::unique_ptr<Kernel> group_mean(const KernelRequest& request) {
   require_float(request, 0, "a float A");
   using Operand = GroupMeanOperand;
-  const ChannelGroups groups(request);
+  const GroupsByWarp groups(request);
   const bool two = request.has_input(Operand::B) && request.has_output(Operand::B);
   return make_kernel([=, processors = multiprocessors_of(request)](const KernelContext& c) {
     if (groups.count == 0) return;
@@ -81,7 +73,7 @@ std::unique_ptr<Kernel> group_moments(const KernelRequest& request) {
   using In = GroupMomentsInput;
   using Out = GroupMomentsOutput;
   require_float(request, In::Squares, "float squares");
-  const ChannelGroups groups(request);
+  const GroupsByWarp groups(request);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const bool has_means = request.has_input(In::Means), has_mean = request.has_output(Out::Mean);
   return make_kernel([=, processors = multiprocessors_of(request)](const KernelContext& c) {

@@ -48,23 +48,19 @@ class NormFusion {
     const NodeId shaped = id == kNone ? rewriter_.producer(value, op::Reshape) : kNone;
     if (shaped != kNone) id = rewriter_.producer(rewriter_.input(shaped), op::ReduceMean);
     if (id == kNone || flag_attribute(node(id), "keepdims") != (shaped == kNone)) return std::nullopt;
-    Node reduction = node(id);
-    if (const auto operand = constant_operand(reduction, "axes");
-        operand && !content_of(graph_, reduction.input(*operand)))
-      return std::nullopt;
-    take_operands(graph_, reduction);
-    const size_t rank = shape(reduction.input()).size();
-    std::vector<int64_t> axes = ints_attribute(reduction, "axes");
-    for (int64_t& axis : axes) axis = int64_t(normalized_axis(axis, rank));
-    std::sort(axes.begin(), axes.end());
+    const std::optional<std::vector<int64_t>> known = rewriter_.reduced_axes(id);
+    if (!known) return std::nullopt;
+    const std::vector<int64_t>& axes = *known;
+    const ValueId x = rewriter_.input(id);
+    const size_t rank = shape(x).size();
     for (size_t i = 0; i < axes.size(); ++i) {
       if (axes[i] != int64_t(rank - axes.size() + i)) return std::nullopt;
     }
     if (axes.empty() || axes.size() == rank) return std::nullopt;
-    Shape kept = shape(reduction.input());
+    Shape kept = shape(x);
     std::fill(kept.end() - std::ptrdiff_t(axes.size()), kept.end(), 1);
     if (shape(value) != kept) return std::nullopt;
-    return RowMean{reduction.input(), rank - axes.size()};
+    return RowMean{x, rank - axes.size()};
   }
 
   // The other operand of a node of this operator that has a number as one.

@@ -36,18 +36,11 @@ class SampleFusion {
   // Whether the node makes the mean of each channel of x.
   bool is_mean_of_channels(NodeId id, ValueId x, bool keepdims) const {
     if (!rewriter_.is(id, op::ReduceMean) || rewriter_.input(id) != x) return false;
-    Node mean = rewriter_.node(id);
-    const auto operand = constant_operand(mean, "axes");
-    if (operand && !content_of(graph_, mean.input(*operand))) return false;
-    take_operands(graph_, mean);
-    std::vector<int64_t> axes = ints_attribute(mean, "axes"), others;
-    const size_t rank = rewriter_.shape(x).size();
-    for (int64_t& axis : axes) axis = int64_t(normalized_axis(axis, rank));
-    std::sort(axes.begin(), axes.end());
-    for (size_t axis = 0; axis < rank; ++axis) {
+    std::vector<int64_t> others;
+    for (size_t axis = 0; axis < rewriter_.shape(x).size(); ++axis) {
       if (axis != 1) others.push_back(int64_t(axis));
     }
-    return axes == others && flag_attribute(mean, "keepdims") == keepdims;
+    return rewriter_.reduced_axes(id) == others && flag_attribute(rewriter_.node(id), "keepdims") == keepdims;
   }
 
   // Whether the node is a batch norm by statistics that a file computes of what it normalises, as PyTorch's newer

@@ -355,7 +355,7 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
       results.push_back(training(cells.cells[cell].id, i, seconds + 0.1 * i, last));
       if (cell == 0) results.back().joules = 7200 + i;
       if (cell == 0) results.back().late_batches = 0.125;
-      if (cell == 0) results.back().process_seconds = 30 + 0.5 * i;
+      if (cell == 0) results.back().command_seconds = 30 + 0.5 * i;
       if (cell == 2) results.back().setup_seconds = 0.45 + 0.01 * i;
     }
   };

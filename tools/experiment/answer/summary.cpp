@@ -46,7 +46,7 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
   }
   if (result.images_per_second > 0) summary.run_rates.push_back(result.images_per_second);
   if (result.setup_seconds > 0) summary.setups.push_back(result.setup_seconds);
-  if (result.process_seconds > 0) summary.wholes.push_back(result.process_seconds);
+  if (result.command_seconds > 0) summary.commands.push_back(result.command_seconds);
   if (result.joules > 0) summary.joules.push_back(result.joules);
   summary.finals.push_back(result.curve.back().value);
   for (size_t t = 0; t < file.accuracy->targets.size(); ++t) {
@@ -314,7 +314,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   }
   table.columns.push_back({"final", true, true});
   if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
-  const bool whole = has(all, &CellSummary::wholes);
+  const bool whole = has(all, &CellSummary::commands);
   table.columns.push_back({"set-up, s", true, true});
   if (whole) table.columns.push_back({"whole command, s", true, true});
   const bool energy = has(all, &CellSummary::joules), late = has(all, &CellSummary::run_late);
@@ -353,7 +353,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       row.push_back({fmt::format("{:.3f}{}", chance, chance < 0.05 ? " holds" : ""), chance});
     }
     row.push_back(seconds_value(summary.setups));
-    if (whole) row.push_back(seconds_value(summary.wholes));
+    if (whole) row.push_back(seconds_value(summary.commands));
     if (energy) row.push_back(energy_value(summary.joules));
     if (late) row.push_back(share_value(summary.run_late));
     if (memory) add_memory(summary, all, row);
@@ -367,9 +367,9 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       "slowest run");
   if (whole) {
     table.notes.push_back(
-        "the set-up is a part of those seconds; what a program does before it touches data, such as compiling, is a "
-        "part "
-        "of the whole command alone");
+        "the set-up is a part of those seconds; what a program does before it touches data, such as compiling, is "
+        "none: "
+        "only the whole command has it");
   }
   return table;
 }

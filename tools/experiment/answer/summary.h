@@ -21,7 +21,7 @@ struct CellSummary {
   std::vector<double> run_rates;           // images/s of training runs
   std::vector<std::vector<double>> times;  // s to each target, one a run; infinite: the run failed or did not get there
   std::vector<std::vector<double>> epochs;  // as `times`, in epochs; of another program's runs they are unknown
-  std::vector<double> setups, wholes;       // TrialResult::setup_seconds and process_seconds, as far as they are known
+  std::vector<double> setups, commands;     // TrialResult::setup_seconds and command_seconds, as far as they are known
   std::vector<double> joules;               // of training runs, as far as they are known
   std::vector<double> joules_per_image;     // one a repetition, as far as they are known
   std::vector<double> late;                 // TrialResult::late_batches of repetitions, as far as they are known

@@ -47,7 +47,7 @@ TrialResult result_of(const Json& line) {
   take("gpu_busy", result.gpu_busy);
   take("seconds", result.seconds);
   take("setup_seconds", result.setup_seconds);
-  take("process_seconds", result.process_seconds);
+  take("command_seconds", result.command_seconds);
   take("epochs", result.epochs);
   take("lower", result.lower);
   if (const auto curve = line.find("curve"); curve != line.end()) {
@@ -125,7 +125,7 @@ std::string line_of(const TrialResult& result) {
       if (!result.settled) line["settled"] = false;
     } else {
       line["seconds"] = result.seconds;
-      if (result.process_seconds > 0) line["process_seconds"] = result.process_seconds;
+      if (result.command_seconds > 0) line["command_seconds"] = result.command_seconds;
       line["epochs"] = result.epochs;
       if (result.lower) line["lower"] = true;
       line["curve"] = Json::array();

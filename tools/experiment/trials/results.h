@@ -58,7 +58,7 @@ struct TrialResult {
   double gpu_busy = -1;           // share of the windows in which kernels ran, mean of all GPUs; −1: unknown
   double seconds = 0;             // of training
   double setup_seconds = 0;       // before it, from the first touch of data on
-  double process_seconds = 0;     // of the whole command of a training run, compilation included; 0: unknown
+  double command_seconds = 0;     // of the whole command of a training run, compilation included; 0: unknown
   double epochs = 0;              // that were trained
   std::vector<CurvePoint> curve;  // of the metric
   bool lower = false;             // whether less of the metric is better

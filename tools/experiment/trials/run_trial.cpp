@@ -94,7 +94,7 @@ std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, co
   if (const std::optional<double> after = gpus.read().joules; before && after) {
     result.joules = std::max(0.0, *after - *before);
   }
-  if (trial.measure == Measure::Accuracy) result.process_seconds = end.seconds;
+  if (trial.measure == Measure::Accuracy) result.command_seconds = end.seconds;
   const std::set<int> crashes = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
   const bool crashed = crashes.contains(end.signal);
   if (stop.stop_requested() || (end.signal != 0 && !crashed) || end.status == kInterrupted) {

@@ -197,7 +197,7 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
       // A run that goes on is set up again, which is no part of training.
       resumed = kind == "resume";
       ended = false;
-      if (resumed) result.joules = result.process_seconds = 0;  // a part of it was not counted
+      if (resumed) result.joules = result.command_seconds = 0;  // a part of it was not counted
       if (!resumed) result.setup_seconds = event_number(event, "setup_seconds").value_or(0);
       result.peak_bytes = event.value("planned_peak_bytes", int64_t{0});
     } else if (kind == "kept" && !resumed) {  // samples that were read into a cache before training began

@@ -57,6 +57,12 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t addre
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
+// An 8 × 8 matrix, of whose rows each four lanes hold one after the other, as its columns.
+__device__ inline uint32_t transpose(uint32_t pair) {
+  uint32_t turned = 0;
+  ARBALEST_ASM("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
 // (16 × 16) · (16 × 8)
 __device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   ARBALEST_ASM(

@@ -27,6 +27,7 @@
 #define blockIdx (::arbalest::lanes::block_index())
 #define blockDim (::arbalest::lanes::block_size())
 #define __syncthreads ::arbalest::lanes::wait_for_block
+#define __syncwarp ::arbalest::lanes::wait_for_warp
 
 namespace arbalest::lanes {
 

@@ -29,13 +29,16 @@ bool is_of_colours(const ConvolutionProblem& problem) {
 
 TEST_CASE("CUDA: convolutions of colours agree with plain loops, with the same bits each time") {
   if (!test::has_gpu()) return;
-  struct Form {
-    int64_t images, height, width, filters;
-  };
-  for (const Form& f : {Form{2, 8, 32, 64}, Form{3, 33, 50, 64}, Form{1, 1, 1, 8}, Form{5, 7, 65, 24},
-                        Form{2, 9, 31, 136}, Form{16, 40, 96, 64}}) {
-    for (const Kind kind : {Kind::Forward, Kind::ForwardBias}) {
-      test::check_engine(kColoursEngine, problem_of(kind, f.images, f.height, f.width, f.filters), {1, 7, 132});
+  using Form = test::ConvolutionForm;
+  for (const Form& f : {Form{2, 3, 8, 32, 64, 3, 1, 1, 1, 1},   Form{3, 3, 33, 50, 64, 3, 1, 1, 1, 1},
+                        Form{1, 3, 1, 1, 8, 3, 1, 1, 1, 1},     Form{5, 3, 7, 65, 24, 3, 1, 1, 1, 1},
+                        Form{2, 3, 9, 31, 136, 3, 1, 1, 1, 1},  Form{16, 3, 96, 96, 24, 3, 2, 1, 1, 1},
+                        Form{9, 3, 65, 64, 40, 3, 2, 1, 1, 1},  Form{64, 1, 28, 28, 20, 5, 1, 1, 0, 0},
+                        Form{4, 3, 64, 64, 96, 4, 4, 1, 0, 0},  Form{3, 1, 19, 17, 32, 5, 2, 1, 2, 2},
+                        Form{2, 3, 21, 40, 16, 5, 2, 1, 2, 2},  Form{2, 3, 21, 40, 24, 5, 1, 1, 2, 2},
+                        Form{64, 3, 32, 32, 16, 3, 1, 1, 1, 1}, Form{2, 2, 21, 40, 256, 3, 2, 1, 0, 1}}) {
+    for (const Kind kind : {Kind::Forward, Kind::ForwardBias, Kind::GradWeight}) {
+      test::check_engine(kColoursEngine, f.problem(kind), {1, 7, 132});
     }
   }
 }
@@ -66,18 +69,19 @@ TEST_CASE("CUDA: a colour that is not a number reaches the pixels around it, and
 TEST_CASE("which convolutions are of colours") {
   const ConvolutionProblem good = problem_of(Kind::ForwardBias, 2, 12, 13, 64);
   CHECK(is_of_colours(good));
+  CHECK(is_of_colours(problem_of(Kind::GradWeight, 2, 12, 13, 20)));
   const auto refused = [&](auto change) {
     ConvolutionProblem problem = good;
     change(problem);
     return !is_of_colours(problem);
   };
-  CHECK(refused([](ConvolutionProblem& p) { p.kind = Kind::GradWeight; }));
-  CHECK(refused([](ConvolutionProblem& p) { p.x[1] = p.w[1] = 4; }));
-  CHECK(refused([](ConvolutionProblem& p) { p.w[0] = p.y[1] = 60; }));
-  CHECK(refused([](ConvolutionProblem& p) { p.w[2] = 5; }));
-  CHECK(refused([](ConvolutionProblem& p) { p.stride = {2, 2}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.kind = Kind::GradInput; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.x[1] = p.w[1] = 5; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.w[0] = p.y[1] = 60; }));  // of a row of 13 pixels
+  CHECK(refused([](ConvolutionProblem& p) { p.w[0] = p.y[1] = 264; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.w[2] = 9; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.x[3] = 8192; }));  // three rows are too much for shared memory
   CHECK(refused([](ConvolutionProblem& p) { p.dilation = {1, 2}; }));
-  CHECK(refused([](ConvolutionProblem& p) { p.pad_end = {1, 0}; }));
   CHECK(refused([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
   CHECK(refused([](ConvolutionProblem& p) { p.x = {2, 3, 1, 12, 13}; }));
 }

@@ -89,6 +89,18 @@ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
   load_each(r, address, true);
 }
 
+inline uint32_t transpose(uint32_t pair) {
+  static uint32_t pairs[lanes::kMostWarps][lanes::kWarp];
+  uint32_t(&all)[lanes::kWarp] = pairs[warp_index()];
+  const int lane = lane_index();
+  all[lane] = pair;
+  lanes::wait_for_warp();
+  const auto half = [&](int row) { return (all[row * 4 + lane / 8] >> (lane / 4 % 2 * 16)) & 0xffffu; };
+  const uint32_t turned = half(lane % 4 * 2) | half(lane % 4 * 2 + 1) << 16;
+  lanes::wait_for_warp();
+  return turned;
+}
+
 inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Operands {
     uint32_t a[4], b[2];

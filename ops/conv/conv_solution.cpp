@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "ops/conv/conv_colours.h"
 #include "ops/conv/conv_pixel_sums.h"
-#include "ops/conv/conv_small.h"
-#include "ops/conv/conv_thin.h"
+#include "ops/conv/few/conv_colours.h"
+#include "ops/conv/few/conv_small.h"
+#include "ops/conv/few/conv_thin.h"
 #include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/grouped/conv_group_tiles.h"
 #include "ops/conv/hopper/conv_folded.h"

@@ -5,7 +5,7 @@
 
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
-#include "ops/conv/conv_thin.h"
+#include "ops/conv/few/conv_thin.h"
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/convolution_engine.h"

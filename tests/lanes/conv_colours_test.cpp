@@ -11,7 +11,7 @@
 #include "tests/lanes/numbers.h"
 #include "tests/ops/conv/convolution_form.h"
 // After what takes the place of CUDA's words.
-#include "ops/conv/conv_colours_forms.cuh"
+#include "ops/conv/few/conv_colours_forms.cuh"
 
 using namespace arbalest;
 using namespace arbalest::cuda;
@@ -91,16 +91,16 @@ TEST_CASE("kernels for convolutions of few channels make the sums that define th
   using Form = test::ConvolutionForm;
   for (const Kind kind : {Kind::Forward, Kind::ForwardBias, Kind::GradWeight}) {
     for (const Form& form : {
-             Form{2, 3, 16, 16, 24, 3, 2, 1, 1, 1},   // windows begin at odd numbers, rows of 16 bytes
-             Form{1, 3, 9, 16, 16, 3, 1, 1, 1, 1},    // by turns
-             Form{1, 3, 7, 9, 8, 3, 1, 1, 1, 1},      // an odd width, with a column that is not there
-             Form{2, 1, 12, 12, 20, 5, 1, 1, 0, 0},   // LeNet's
-             Form{1, 1, 5, 7, 32, 3, 1, 1, 1, 1},     // rows of odd numbers
-             Form{1, 3, 12, 20, 40, 4, 4, 1, 0, 0},   // patches, two warps for the channels
+             Form{2, 3, 16, 16, 24, 3, 2, 1, 1, 1},  // windows begin at odd numbers, rows of 16 bytes
+             Form{1, 3, 9, 16, 16, 3, 1, 1, 1, 1},   // every other one at an odd number
+             Form{1, 3, 7, 9, 8, 3, 1, 1, 1, 1},     // an odd width, with a column that is not there
+             Form{2, 1, 12, 12, 20, 5, 1, 1, 0, 0},  // LeNet's
+             Form{1, 1, 5, 7, 32, 3, 1, 1, 1, 1},    // rows of odd numbers
+             Form{1, 3, 12, 20, 40, 4, 4, 1, 0, 0},  // patches, two warps for the channels
              Form{1, 2, 9, 10, 64, 3, 2, 1, 0, 1},
-             Form{1, 4, 6, 7, 72, 3, 1, 1, 1, 1},     // one of four warps has no channel
+             Form{1, 4, 6, 7, 72, 3, 1, 1, 1, 1},  // one of four warps has no channel
              Form{1, 3, 8, 11, 136, 3, 2, 1, 1, 1},
-             Form{1, 3, 11, 10, 16, 5, 2, 1, 2, 2},   // three to five steps
+             Form{1, 3, 11, 10, 16, 5, 2, 1, 2, 2},  // three to five steps
              Form{1, 3, 9, 9, 24, 5, 1, 1, 2, 2},
              Form{3, 3, 1, 1, 8, 1, 1, 1, 0, 0},
          }) {

@@ -2,7 +2,7 @@
 
 // Convolutions of three channels by a kernel of ours. Compiled only with CUDA.
 
-#include "ops/conv/conv_colours.h"
+#include "ops/conv/few/conv_colours.h"
 
 #include <doctest/doctest.h>
 
@@ -30,12 +30,12 @@ bool is_of_colours(const ConvolutionProblem& problem) {
 TEST_CASE("CUDA: convolutions of colours agree with plain loops, with the same bits each time") {
   if (!test::has_gpu()) return;
   using Form = test::ConvolutionForm;
-  for (const Form& f : {Form{2, 3, 8, 32, 64, 3, 1, 1, 1, 1},   Form{3, 3, 33, 50, 64, 3, 1, 1, 1, 1},
-                        Form{1, 3, 1, 1, 8, 3, 1, 1, 1, 1},     Form{5, 3, 7, 65, 24, 3, 1, 1, 1, 1},
-                        Form{2, 3, 9, 31, 136, 3, 1, 1, 1, 1},  Form{16, 3, 96, 96, 24, 3, 2, 1, 1, 1},
-                        Form{9, 3, 65, 64, 40, 3, 2, 1, 1, 1},  Form{64, 1, 28, 28, 20, 5, 1, 1, 0, 0},
-                        Form{4, 3, 64, 64, 96, 4, 4, 1, 0, 0},  Form{3, 1, 19, 17, 32, 5, 2, 1, 2, 2},
-                        Form{2, 3, 21, 40, 16, 5, 2, 1, 2, 2},  Form{2, 3, 21, 40, 24, 5, 1, 1, 2, 2},
+  for (const Form& f : {Form{2, 3, 8, 32, 64, 3, 1, 1, 1, 1}, Form{3, 3, 33, 50, 64, 3, 1, 1, 1, 1},
+                        Form{1, 3, 1, 1, 8, 3, 1, 1, 1, 1}, Form{5, 3, 7, 65, 24, 3, 1, 1, 1, 1},
+                        Form{2, 3, 9, 31, 136, 3, 1, 1, 1, 1}, Form{16, 3, 96, 96, 24, 3, 2, 1, 1, 1},
+                        Form{9, 3, 65, 64, 40, 3, 2, 1, 1, 1}, Form{64, 1, 28, 28, 20, 5, 1, 1, 0, 0},
+                        Form{4, 3, 64, 64, 96, 4, 4, 1, 0, 0}, Form{3, 1, 19, 17, 32, 5, 2, 1, 2, 2},
+                        Form{2, 3, 21, 40, 16, 5, 2, 1, 2, 2}, Form{2, 3, 21, 40, 24, 5, 1, 1, 2, 2},
                         Form{64, 3, 32, 32, 16, 3, 1, 1, 1, 1}, Form{2, 2, 21, 40, 256, 3, 2, 1, 0, 1}}) {
     for (const Kind kind : {Kind::Forward, Kind::ForwardBias, Kind::GradWeight}) {
       test::check_engine(kColoursEngine, f.problem(kind), {1, 7, 132});

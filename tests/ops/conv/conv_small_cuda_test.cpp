@@ -2,7 +2,7 @@
 
 // Convolutions of small images by kernels of ours. Compiled only with CUDA.
 
-#include "ops/conv/conv_small.h"
+#include "ops/conv/few/conv_small.h"
 
 #include <doctest/doctest.h>
 

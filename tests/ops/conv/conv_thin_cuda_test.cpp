@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "ops/conv/conv_thin.h"
+#include "ops/conv/few/conv_thin.h"
 #include "tests/ops/conv/engine_check.h"
 #include "tests/part.h"
 

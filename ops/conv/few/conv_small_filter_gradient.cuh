@@ -4,7 +4,7 @@
 // the columns of the other, and the sum runs over pixels. For fewer than eight channels the windows are unfolded in
 // shared memory, so that a column is one channel at one tap.
 
-#include "ops/conv/conv_small.cuh"
+#include "ops/conv/few/conv_small.cuh"
 
 namespace arbalest::cuda {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/conv/conv_thin.h"
+#include "ops/conv/few/conv_thin.h"
 
-#include "ops/conv/conv_thin_epilogue.cuh"
-#include "ops/conv/conv_thin_filter_gradient.cuh"
+#include "ops/conv/few/conv_thin_epilogue.cuh"
+#include "ops/conv/few/conv_thin_filter_gradient.cuh"
 #include "ops/cuda/partial_sums.cuh"
 
 namespace arbalest {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Kernels of conv_colours.h. What is summed over are the numbers of a window, row by row: S · C numbers that follow each
-// other in memory. Matrix units take them in pairs, a word each, so a row begins at an even number: with the one before
-// it, if its first is odd, whose weight is zero. Sixteen pixels that follow each other at a distance of `parities` have
+// Kernels of conv_colours.h. They sum over the numbers of a window, row by row: S · C numbers that follow each other in
+// memory. Matrix units take them in pairs, a word each, so a row begins at an even number. If its first one is odd, the
+// number before it comes along, whose weight is zero. Sixteen pixels at a distance of `parities` from each other have
 // windows that all begin at even numbers, or all at odd ones. Images are bfloat16 (N,H,W,C), filters (K,R,S,C).
 
 #include "ops/cuda/cuda_math.cuh"
@@ -21,7 +21,7 @@ struct ColoursTiling {
   int stride_high = 0, step = 0;                   // from a window to the next: rows, and numbers
   int pad_top = 0, first = 0;                      // first: the number of a row where the first window begins
   int pairs = 0;                                   // words of a window's row
-  int parities = 1;                                // 2: windows begin at even and odd numbers by turns
+  int parities = 1;                                // 2: every other window begins at an odd number
   int columns = 0;                                 // pixels of a row, rounded up to a multiple of `parities`
   int margin = 0, pitch = 0;                       // numbers of a band's row: before the image, and in all
   int rows = 0, bands = 0, tiles = 0, blocks = 0;  // bands: tiles of an image
@@ -72,7 +72,7 @@ __device__ inline void copy_band(const ColoursTiling& t, int tile, const __nv_bf
   }
 }
 
-// What a lane holds of the words of windows: of each step of 16 numbers the words `quarter` and `quarter` + 4.
+// The places of a lane's words in a window: words `quarter` and `quarter` + 4 of each step of 16 numbers.
 template <int Steps>
 struct ColoursWords {
   int offset[Steps][2];  // words from a window's first
@@ -93,6 +93,12 @@ __device__ inline int colours_channel(int j, int n) {
   return n / 2 * (2 * J) + 2 * j + n % 2;
 }
 
+// Blocks that a multiprocessor has registers for.
+template <int Steps, int J, int Parities>
+inline constexpr int kColoursResident = (Steps * J * Parities <= 16) ? 2 : 1;
+template <int Steps, int J, int Parities>
+inline constexpr int kColoursGradientResident = (Steps * J * Parities <= 12) ? 2 : 1;
+
 // The pixels of a tile that a warp multiplies at once: 16 of each parity.
 struct ColoursPixels {
   int first;
@@ -100,11 +106,11 @@ struct ColoursPixels {
   __device__ int of(int i, int parity, int parities) const { return first + i * parities + parity; }
 };
 
-// y = x ∗ w, plus a bias if there is one, and the Relu of that if asked for. Dynamic shared memory: two bands, then what
-// each warp has made of 16 · Parities pixels. Numbers that are not of a pixel's window do not change it, even if they
-// are NaN.
+// y = x ∗ w, plus a bias if there is one, and the Relu of that if `relu`. Dynamic shared memory: two bands, then the
+// results of each warp for 16 · Parities pixels. Numbers that are not of a pixel's window do not change it, even if
+// they are NaN.
 template <int Steps, int J, int Parities>
-__global__ void __launch_bounds__(kThreads, Steps * J * Parities <= 16 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, kColoursResident<Steps, J, Parities>)
     colours_kernel(const ColoursTiling t, const __nv_bfloat16* x, const __nv_bfloat16* w, const float* bias, bool relu,
                    __nv_bfloat16* y) {
   constexpr int kUnit = 16 * Parities;  // pixels
@@ -140,8 +146,8 @@ __global__ void __launch_bounds__(kThreads, Steps * J * Parities <= 16 ? 2 : 1)
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         const int channel = colours_channel<J>(j, group);
-        const auto* const of = reinterpret_cast<const uint16_t*>(w) +
-                               int64_t{first_channel + channel} * (t.taps_high * t.run);
+        const auto* const of =
+            reinterpret_cast<const uint16_t*>(w) + int64_t{first_channel + channel} * (t.taps_high * t.run);
         const bool there = channel < channels;
         weight[parity][i / 2][j][i % 2] =
             (there && even >= 0 ? of[even] : 0u) | (there && odd >= 0 ? uint32_t{of[odd]} << 16 : 0u);
@@ -156,8 +162,7 @@ __global__ void __launch_bounds__(kThreads, Steps * J * Parities <= 16 ? 2 : 1)
     __syncthreads();
     const auto* const band = reinterpret_cast<const uint32_t*>(bands + turn * band_numbers);
     const int rows = t.tile_rows(tile), pixels = rows * t.columns;
-    const int64_t first_pixel =
-        (int64_t{tile / t.bands} * t.out_height + tile % t.bands * t.rows) * t.out_width;
+    const int64_t first_pixel = (int64_t{tile / t.bands} * t.out_height + tile % t.bands * t.rows) * t.out_width;
     for (int unit = along; unit * kUnit < pixels; unit += shares) {
       const ColoursPixels of{unit * kUnit};
 #pragma unroll
@@ -220,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, Steps * J * Parities <= 16 ? 2 : 1)
 
 // Partial sums of dW: (blocks, K, R · S · C), of each block's tiles. Dynamic shared memory: two bands, then sums.
 template <int Steps, int J, int Parities>
-__global__ void __launch_bounds__(kThreads, Steps * J * Parities <= 12 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, kColoursGradientResident<Steps, J, Parities>)
     colours_gradient_kernel(const ColoursTiling t, const __nv_bfloat16* x, const __nv_bfloat16* dy, float* partials) {
   constexpr int kUnit = 16 * Parities;  // pixels
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, group = lane / 4, quarter = lane % 4;
@@ -240,8 +245,7 @@ __global__ void __launch_bounds__(kThreads, Steps * J * Parities <= 12 ? 2 : 1)
 
   for (int tile = int(blockIdx.x), turn = 0; tile < t.tiles; tile += t.blocks, turn ^= 1) {
     const int rows = t.tile_rows(tile), pixels = rows * t.columns;
-    const int64_t first_pixel =
-        (int64_t{tile / t.bands} * t.out_height + tile % t.bands * t.rows) * t.out_width;
+    const int64_t first_pixel = (int64_t{tile / t.bands} * t.out_height + tile % t.bands * t.rows) * t.out_width;
     const auto* const from = reinterpret_cast<const uint32_t*>(dy + first_pixel * t.made + first_channel) + quarter * J;
     uint32_t next[Parities][2][J];  // of dY: words of pixels `group` and `group` + 8
     const auto fetch = [&](int unit) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/conv/conv_colours.cuh"
+#include "ops/conv/few/conv_colours.cuh"
 #include "ops/cuda/convolution_engine.h"
 
 namespace arbalest::cuda {
@@ -17,7 +17,7 @@ struct ColoursForm {
   static constexpr int kMadeBytes = kColoursWarps * 16 * kParities * kJ * 16;  // of all warps
 };
 
-inline constexpr int kColoursBlocks = 2;           // of a multiprocessor
+inline constexpr int kColoursBlocks = 2;             // of a multiprocessor
 inline constexpr int kMostColoursShared = 96 << 10;  // bytes of a block
 
 // Steps of 16 numbers that a window takes.

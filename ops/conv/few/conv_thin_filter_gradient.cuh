@@ -3,7 +3,7 @@
 // The filter gradient of a convolution of few channels. Sixteen channels of Y are the rows of one operand, 16 of X the
 // columns of the other, and pixels what is summed over.
 
-#include "ops/conv/conv_thin.cuh"
+#include "ops/conv/few/conv_thin.cuh"
 
 namespace arbalest::cuda {
 

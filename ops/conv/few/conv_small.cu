@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/conv/conv_small.h"
+#include "ops/conv/few/conv_small.h"
 
 #include <optional>
 
-#include "ops/conv/conv_small.cuh"
-#include "ops/conv/conv_small_filter_gradient.cuh"
-#include "ops/conv/conv_thin.h"
+#include "ops/conv/few/conv_small.cuh"
+#include "ops/conv/few/conv_small_filter_gradient.cuh"
+#include "ops/conv/few/conv_thin.h"
 #include "ops/cuda/partial_sums.cuh"
 
 namespace arbalest {

@@ -135,6 +135,10 @@ void read_kept_signs(Graph& graph);
 // fuse_regions and fuse_region_moves then read and write no more than parts.
 void compute_parts(Graph& graph);
 
+// Operators that treat all pixels alike come before a Reshape that makes one axis of an image's pixels, if they come
+// after it, and those before a Reshape back after that. So images keep their layout.
+void merge_pixels_late(Graph& graph);
+
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
 // running statistics from now on.

@@ -85,6 +85,8 @@ const std::vector<Pass> kPasses = {
     {"fuse_attention", On::Graph, kOptional, fused_kernels,
      [](const Passage& in, Loop& loop) { fuse_attention(loop.graph, in.options.bf16); },
      "before place_layouts and fold_constants: it looks for transpositions and constants as exporters write them"},
+    {"merge_pixels_late", On::Graph, kOptional, always, on_graph<merge_pixels_late>,
+     "after fuse_norms, which finds norms of groups, and before place_layouts, which lays out images"},
     {"freeze", On::Graph, kRequired, always,
      [](const Passage& in, Loop& loop) { freeze(loop.graph, in.program.train); },
      "before fuse_concats and loops part: for all of them it is settled what is frozen, and which batch norms train"},

@@ -96,7 +96,8 @@ class Wishes {
   Table<ValueId, bool> by_one_, by_all_;
 };
 
-// Operands of an elementwise operator that lie in another order than one of its shape which is channels-last.
+// Operands of an elementwise operator that lie in another order than one of its shape which is channels-last, if a
+// reader wants them, or the result, so.
 std::vector<size_t> operands_to_turn(const Graph& graph, const Node& node, const Wishes& wishes) {
   std::vector<size_t> found;
   if (!node.op->element || node.op->layout) return found;
@@ -108,7 +109,7 @@ std::vector<size_t> operands_to_turn(const Graph& graph, const Node& node, const
     if (type.shape != shape) continue;
     if (type.lies_as(Layout::ChannelsLast)) {
       turns = turns || type.layout == Layout::ChannelsLast;
-    } else if (wishes.by_one(node.inputs[i])) {
+    } else if (wishes.by_one(node.inputs[i]) || wishes.by_one(node.output())) {
       found.push_back(i);
     }
   }

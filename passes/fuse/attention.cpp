@@ -87,10 +87,25 @@ class AttentionFusion {
     return all;
   }
 
+  static Axes rows_as_columns(size_t rank) {
+    Axes axes(rank);
+    std::iota(axes.begin(), axes.end(), int64_t{0});
+    std::swap(axes[rank - 1], axes[rank - 2]);
+    return axes;
+  }
+
+  // Whether the Transpose is by `perm`, of its last axes. Without an axis of heads only rows become columns.
+  bool is_by(NodeId transpose, const Axes& perm) const {
+    const size_t rank = shape(node(transpose).output()).size();
+    const bool columns = perm == kRowsAsColumns;
+    if (rank < (columns ? 2 : perm.size())) return false;
+    return ints_attribute(node(transpose), "perm") == (columns ? rows_as_columns(rank) : of_last(perm, rank));
+  }
+
   // The Transpose by `perm` that makes the value; kNone: another node does.
   NodeId transposition(ValueId value, const Axes& perm) const {
     const NodeId id = producer(value, op::Transpose);
-    return id != kNone && ints_attribute(node(id), "perm") == of_last(perm, shape(value).size()) ? id : kNone;
+    return id != kNone && is_by(id, perm) ? id : kNone;
   }
 
   // Takes products with constant numbers off a value that has one reader each, and returns what they multiply.
@@ -335,26 +350,26 @@ class AttentionFusion {
 
   // The depth that engines take such heads with: rows of multiples of 16 bytes or, in bfloat16, few rows of a small,
   // even depth. Rows in bfloat16 are padded with zeros to it, which adds nothing to scores. None: no engine takes them.
-  std::optional<int64_t> engine_depth(ValueId q, ValueId k, ValueId v) const {
-    Shape rows = shape(q), columns = shape(k);
+  std::optional<int64_t> engine_depth(Shape rows, Shape columns, const Shape& values) const {
     const size_t rank = rows.size();
-    if (rank < 4 || columns.size() != rank) return std::nullopt;
+    if (rank < 3 || columns.size() != rank) return std::nullopt;
     const int64_t depth = rows[rank - 1], whole = (depth + 7) / 8 * 8;
     const bool few = std::max(rows[rank - 2], columns[rank - 1]) <= kMostShortRows && depth <= kMostPairs;
     std::swap(columns[rank - 1], columns[rank - 2]);
     rows[rank - 2] = columns[rank - 2];
     const int64_t made = few && lowered_ && depth % 2 == 0 ? depth : whole;
     const bool pays = made == depth || (lowered_ && made <= 2 * depth);
-    return rows == columns && rows == shape(v) && made <= 128 && pays ? std::optional(made) : std::nullopt;
+    return rows == columns && rows == values && made <= 128 && pays ? std::optional(made) : std::nullopt;
   }
 
-  // `from` with its axes of samples as one.
+  // `from` with its axes of samples as one, and with one head if it has no axis of heads.
   static Shape samples_together(const Shape& from) {
+    if (from.size() == 3) return {from[0], 1, from[1], from[2]};
     const int64_t samples = element_count({from.begin(), from.end() - 3});
     return {samples, from[from.size() - 3], from[from.size() - 2], from[from.size() - 1]};
   }
   ValueId samples_together(NodeId before, ValueId value) {
-    if (shape(value).size() <= 4) return value;
+    if (shape(value).size() == 4) return value;
     Shape made = samples_together(shape(value));
     made[0] = -1;
     return rewriter_.add_before(before, op::Reshape, rewriter_.value(value).name + ".together", {value},
@@ -416,7 +431,7 @@ class AttentionFusion {
     const NodeId moved = transposition_after(passed);
     if (moved == kNone) return {product, 1};
     const Axes axes = ints_attribute(node(moved), "perm");
-    if (axes == of_last(kHeadsBeforeRows, axes.size())) {
+    if (is_by(moved, kHeadsBeforeRows)) {
       for (const NodeId each : passed) rewriter_.replace_reads(node(each).output(), queries);
       spent.insert(spent.end(), passed.begin(), passed.end());
       return {moved, 2};
@@ -426,28 +441,77 @@ class AttentionFusion {
     return {product, 2};
   }
 
+  // The product of weights and values; with `turn`, of values and weights, both with rows as columns.
+  struct Product {
+    NodeId id = kNone, turn = kNone;  // turn: of the weights
+    ValueId values = kNone;           // as it reads them
+    Shape shape;                      // of values as rows
+  };
+  Product product_of(ValueId weights) const {
+    const auto reader = [&](ValueId value) { return rewriter_.only_reader(value, op::MatMul); };
+    Product found{.id = reader(weights)};
+    if (found.id != kNone && node(found.id).input(BinaryInput::A) == weights) {
+      found.values = node(found.id).input(BinaryInput::B);
+      found.shape = shape(found.values);
+      return found;
+    }
+    found.turn = rewriter_.only_reader(weights, op::Transpose);
+    if (found.turn == kNone || !is_by(found.turn, kRowsAsColumns)) return {};
+    const ValueId columns = node(found.turn).output();
+    found.id = reader(columns);
+    if (found.id == kNone || node(found.id).input(BinaryInput::B) != columns) return {};
+    found.values = node(found.id).input(BinaryInput::A);
+    found.shape = shape(found.values);
+    if (found.shape.size() < 2) return {};
+    std::swap(found.shape[found.shape.size() - 1], found.shape[found.shape.size() - 2]);
+    return found;
+  }
+
+  // The value with rows as columns, which a Transpose makes right before the node, or one has been made of.
+  ValueId turned(NodeId before, ValueId value) {
+    const NodeId turn = transposition(value, kRowsAsColumns);
+    if (turn != kNone) return node(turn).input();
+    return rewriter_.add_before(before, op::Transpose, rewriter_.value(value).name + ".rows", {value},
+                                {{"perm", rows_as_columns(shape(value).size())}});
+  }
+
+  // Makes a product of values and weights as columns one of weights and values, whose result is turned.
+  void turn_product(Product& product, ValueId weights) {
+    const ValueId y = node(product.id).output();
+    product.values = turned(product.id, product.values);
+    const ValueId rows = rewriter_.add_value(rewriter_.value(y).name + ".rows", TensorType{});
+    rewriter_.become(product.id, op::MatMul, {weights, product.values}, {rows}, {});
+    const ValueId columns = rewriter_.add_after(product.id, op::Transpose, rewriter_.value(y).name + ".columns", {rows},
+                                                {{"perm", rows_as_columns(shape(rows).size())}});
+    rewriter_.replace_uses(y, columns);
+    rewriter_.remove(product.turn);
+  }
+
   void fuse(NodeId softmax) {
     const int64_t axis = int_attribute(node(softmax), "axis");
     const auto [weights, between, guarded] = weights_of(softmax);
-    const NodeId product = rewriter_.only_reader(weights, op::MatMul);
-    if (product == kNone || node(product).input(BinaryInput::A) != weights) return;
+    Product made = product_of(weights);
+    if (made.id == kNone) return;
     const size_t rank = shape(weights).size();
     if (axis != -1 && axis != int64_t(rank) - 1) return;
     std::optional<Scores> scores = scores_of(node(softmax).input());
     if (!scores || (guarded && scores->mask != kNone)) return;
     if (guarded && rank > 4 && !scores->summands.empty()) return;  // rows without keys may take turns
+    if (rank == 3 && !scores->summands.empty()) return;            // no heads, which biases are for
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
     spent.insert(spent.end(), between.begin(), between.end());
     const Node& comparison = node(scores->comparison);
     const ValueId q = without_factors(comparison.input(BinaryInput::A), scores->scale, spent),
-                  k = without_factors(comparison.input(BinaryInput::B), scores->scale, spent),
-                  v = node(product).input(BinaryInput::B);
-    const std::optional<int64_t> depth = engine_depth(q, k, v);
+                  k = without_factors(comparison.input(BinaryInput::B), scores->scale, spent);
+    const std::optional<int64_t> depth = engine_depth(shape(q), shape(k), made.shape);
     if (!depth) return;
-    const std::optional<Heads> keys = key_heads(k, *scores);
-    if (!keys) return;
+    std::optional<Heads> keys = key_heads(k, *scores);
+    if (!keys) keys = Heads{turned(scores->comparison, k), 1};
     scores->bias = bias_of(softmax, *scores, guarded);
+    if (made.turn != kNone) turn_product(made, weights);
+    const NodeId product = made.id;
+    const ValueId v = made.values;
 
     const auto [last, head_axis] = result_of(product, q, spent);
     Operands operands{{heads(q), *keys, heads(v)}, {q, k, v}};
@@ -500,7 +564,7 @@ class AttentionFusion {
       bias.causal = false;
     }
     for (ValueId* each : {&bias.bias, &bias.alive}) {
-      if (*each != kNone) *each = samples_together(before, *each);
+      if (*each != kNone && shape(*each).size() > 4) *each = samples_together(before, *each);
     }
     return bias;
   }

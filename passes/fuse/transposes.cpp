@@ -37,6 +37,7 @@ class TransposeFusion {
       if (rewriter_.is(n, op::Transpose) && !node(n).inputs.empty()) join(n);
     }
     for (const NodeId n : rewriter_.ids()) {
+      turn_for_image(n);
       while (absorb(n, GemmInput::A) || absorb(n, GemmInput::B)) {
       }
     }
@@ -60,27 +61,95 @@ class TransposeFusion {
            rewriter_.value(node(transpose).output()).type.layout == Layout::RowMajor;
   }
 
+  // Whether an image (N,C,H,W) and (N,C,L) have the same elements: its pixels are one axis of the other.
+  static bool merges_pixels(const Shape& image, const Shape& merged) {
+    return image.size() > 3 && merged.size() == 3 && image[0] == merged[0] && image[1] == merged[1];
+  }
+
+  // Lets a product whose result (N,C,L) becomes a channels-last image make that as it lies: (N,L,C).
+  void turn_for_image(NodeId id) {
+    using In = BinaryInput;
+    const bool plain = rewriter_.is(id, op::MatMul);
+    if (!plain && !rewriter_.is(id, op::BatchMatMul)) return;
+    const ValueId a = rewriter_.input(id, In::A), b = rewriter_.input(id, In::B), y = node(id).output();
+    const NodeId apart = rewriter_.only_reader(y);
+    const NodeId turn =
+        apart != kNone && rewriter_.reshapes(apart) ? rewriter_.only_reader(node(apart).output()) : kNone;
+    if (turn == kNone || !rewriter_.is(turn, op::ChangeLayout) || shape(a).size() != 3 || shape(b).size() != 3) return;
+    const TensorType image = rewriter_.value(node(turn).output()).type;
+    if (image.layout != Layout::ChannelsLast || !merges_pixels(image.shape, shape(y)) || shape(a)[0] != shape(b)[0])
+      return;
+    const auto flag = [&](const char* name) { return !plain && int_attribute(node(id), name) != 0; };
+    const bool trans_a = flag("transA"), trans_b = flag("transB");
+    rewriter_.set_op(id, op::BatchMatMul);
+    rewriter_.set_inputs(id, {b, a});
+    rewriter_.attributes(id).set("transA", int64_t{!trans_b});
+    rewriter_.attributes(id).set("transB", int64_t{!trans_a});
+    rewriter_.infer(id);
+    const size_t rank = image.shape.size();
+    Axes first_channels = {0, int64_t(rank) - 1};
+    Shape pixels = image.shape;
+    std::rotate(pixels.begin() + 1, pixels.begin() + 2, pixels.end());
+    for (size_t axis = 1; axis + 1 < rank; ++axis) first_channels.push_back(int64_t(axis));
+    rewriter_.become(apart, op::Reshape, {y}, {node(apart).output()}, {{"shape", pixels}, {"allowzero", int64_t{1}}});
+    rewriter_.become(turn, op::TransposeInPlace, {node(apart).output()}, {node(turn).output()},
+                     {{"perm", first_channels}});
+  }
+
+  // Rows of pixels (N,L,C) of the channels-last image whose pixels `merged` (N,C,L) has as columns. They lie as the
+  // image does. kNone: it is made of no such image.
+  ValueId rows_of_image(NodeId before, ValueId merged) {
+    const NodeId merge = rewriter_.value(merged).producer;
+    const NodeId turn =
+        merge != kNone && rewriter_.reshapes(merge) ? rewriter_.producer(node(merge).input(), op::ChangeLayout) : kNone;
+    if (turn == kNone) return kNone;
+    const ValueId image = node(turn).input();
+    const Shape whole = shape(image);
+    if (rewriter_.value(image).type.layout != Layout::ChannelsLast || !merges_pixels(whole, shape(merged)))
+      return kNone;
+    Axes last_channels = {0};
+    for (size_t axis = 2; axis < whole.size(); ++axis) last_channels.push_back(int64_t(axis));
+    last_channels.push_back(1);
+    const std::string& name = rewriter_.value(merged).name;
+    const ValueId pixels =
+        rewriter_.add_before(before, op::TransposeInPlace, name + ".pixels", {image}, {{"perm", last_channels}});
+    return rewriter_.add_before(before, op::Reshape, name + ".rows", {pixels},
+                                {{"shape", Shape{whole[0], shape(merged)[2], whole[1]}}, {"allowzero", int64_t{1}}});
+  }
+
+  // What is transposed by the matrix, and becomes `value`; kNone: nothing that lies in memory so.
+  ValueId untransposed(NodeId before, ValueId value) {
+    const NodeId transpose = rewriter_.producer(value, op::Transpose);
+    if (transpose == kNone) return rows_of_image(before, value);
+    const size_t rank = shape(value).size();
+    Axes axes(rank);
+    std::iota(axes.begin(), axes.end(), int64_t{0});
+    std::swap(axes[rank - 1], axes[rank - 2]);
+    return row_major(transpose) && permutation_of(node(transpose), rank) == axes ? node(transpose).input() : kNone;
+  }
+
   // Lets a product read an operand whose matrices were transposed as it was before.
   bool absorb(NodeId id, size_t operand) {
     const bool matrices = rewriter_.is(id, op::MatMul), batches = rewriter_.is(id, op::BatchMatMul);
     if (!matrices && !batches && !rewriter_.is(id, op::Gemm)) return false;
-    const NodeId transpose = rewriter_.producer(rewriter_.input(id, operand), op::Transpose);
-    if (transpose == kNone || !row_major(transpose)) return false;
-    const ValueId x = node(transpose).input();
-    const size_t rank = shape(x).size();
+    const ValueId read = rewriter_.input(id, operand);
+    const size_t rank = shape(read).size();
     if (rank < 2) return false;
     // Matrices that meet one B are one product, and so is the gradient of B, but not if each is transposed.
     if (operand == GemmInput::A && rank > 2 && shape(rewriter_.input(id, GemmInput::B)).size() <= 2) return false;
-    Axes axes(rank);
-    std::iota(axes.begin(), axes.end(), int64_t{0});
-    std::swap(axes[rank - 1], axes[rank - 2]);
-    if (permutation_of(node(transpose), rank) != axes) return false;
+    const ValueId x = untransposed(id, read);
+    if (x == kNone) return false;
     const char* flag = operand == GemmInput::A ? "transA" : "transB";
     const bool already = !matrices && int_attribute(node(id), flag) != 0;
     if (matrices) rewriter_.set_op(id, op::BatchMatMul);
     rewriter_.set_input(id, operand, x);
     rewriter_.attributes(id).set(flag, int64_t{!already});
-    rewriter_.remove_unread(transpose, node(transpose).output());
+    for (ValueId unread = read; unread != x;) {  // and what made only that
+      const NodeId made = rewriter_.value(unread).producer;
+      const ValueId before = made == kNone ? x : node(made).input();
+      if (made == kNone || !rewriter_.remove_unread(made, unread)) break;
+      unread = before;
+    }
     return true;
   }
 

@@ -290,10 +290,10 @@ TEST_CASE("a convolution puts the zeros around its images by itself") {
   CHECK(plain("p = Pad <pads = [0, 0, 0, 0, 0, 0, 1, 1]> (x)\n"
               "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], strides = [2, 2], pads = [0, 0, 0, 0]> (p)\n"
               "g = Tanh (c)\n") == 0);
-  CHECK(plain("r = Reshape <shape = [0, 2, -1]> (x)\nd = Conv <pads = [0, 0]> (r, v)\np = Pad <pads = [0, 0, 2, 0, 0, "
+  CHECK(plain("r = Reshape <shape = [0, 2, -1]> (x)\nd = Conv <pads = [1, 1]> (r, v)\np = Pad <pads = [0, 0, 2, 0, 0, "
               "1]> (d)\n"
               "c = Conv <pads = [0, 0]> (p, w)\ng = Tanh (c)\n",
-              "#initial float[4, 2, 3] w = {" + numbers(24) + "}, float[2, 2, 1] v = {" + numbers(4) + "}") == 0);
+              "#initial float[4, 2, 3] w = {" + numbers(24) + "}, float[2, 2, 3] v = {" + numbers(12) + "}") == 0);
   // A window would have no pixel, what is around is no zero or no pixel, some are taken away, or others read them.
   CHECK(pads_left("pads = [0, 0, 3, 0, 0, 0, 0, 0]", stem + "pads = [0, 0, 0, 0]") == 1);
   CHECK(pads_left("pads = [0, 0, 1, 1, 0, 0, 1, 1], constant_value = 0.5", stem + "pads = [0, 0, 0, 0]") == 1);

@@ -31,6 +31,11 @@ const std::vector<std::string>& nets() {
           "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n"
           "s = Add (b, p)\nr = Relu (s)\n" +
           conv("d", "r") + "t = Add (d, r)\nh = GlobalAveragePool (t)\n" + kHead,
+      // A norm of groups, and a sum, of pixels that are one axis.
+      "c = arbalest.Conv <filters = 8, kernel_shape = [3, 3]> (x)\np = Reshape <shape = [0, 8, -1]> (c)\n"
+      "n = GroupNormalization <num_groups = 2> (p, scale, shift)\na = Add (p, n)\n"
+      "i = Reshape <shape = [0, 8, 6, 6]> (a)\nh = GlobalAveragePool (i)\n" +
+          std::string(kHead) + "#initial float[8] scale = {" + numbers(8) + "}, float[8] shift = {" + numbers(8) + "}",
       // Relu after a convolution, and a pool after that.
       "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\nr = Relu (c)\n"
       "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)\n" +
@@ -166,7 +171,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   const std::string list =
       "; those that may be left out are fuse_logarithms, fuse_norms, fuse_batch_norm, fuse_relu, fuse_samples, "
       "fuse_shuffles, "
-      "fuse_attention, fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, "
+      "fuse_attention, merge_pixels_late, fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, "
+      "fuse_biases, "
       "fuse_gradient_sums, "
       "fuse_weight_gradients, keep_maxima, fuse_moves, fuse_statistics, "
       "fuse_batch_norm_pairs, fuse_residuals, open_batch_norms, split_whole_sums, read_kept_signs, compute_parts, "

@@ -25,12 +25,29 @@ ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader
 }
 
 bool keeps_memory(const std::vector<int64_t>& permutation, Layout from, Layout to) {
-  if (permutation.size() < 4 || from == to) return false;
-  std::vector<int64_t> moved(permutation.size());
-  std::iota(moved.begin(), moved.end(), int64_t{0});
-  const auto channels = moved.begin() + 1;
-  std::rotate(channels, from == Layout::ChannelsLast ? channels + 1 : moved.end() - 1, moved.end());
-  return permutation == moved;
+  const size_t rank = permutation.size();
+  if (rank < 4 || from == to) return false;
+  return permutation == (from == Layout::ChannelsLast ? channels_to_last(rank) : channels_from_last(rank));
+}
+
+std::vector<int64_t> channels_to_last(size_t rank) {
+  std::vector<int64_t> axes(rank);
+  std::iota(axes.begin(), axes.end(), int64_t{0});
+  std::rotate(axes.begin() + 1, axes.begin() + 2, axes.end());
+  return axes;
+}
+
+std::vector<int64_t> channels_from_last(size_t rank) {
+  std::vector<int64_t> axes(rank);
+  std::iota(axes.begin(), axes.end(), int64_t{0});
+  std::rotate(axes.begin() + 1, axes.end() - 1, axes.end());
+  return axes;
+}
+
+Shape with_channels_last(const Shape& image) {
+  Shape made = image;
+  std::rotate(made.begin() + 1, made.begin() + 2, made.end());
+  return made;
 }
 
 }  // namespace arbalest

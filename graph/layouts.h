@@ -17,4 +17,10 @@ ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader
 // does not depend on the extents.
 bool keeps_memory(const std::vector<int64_t>& permutation, Layout from, Layout to);
 
+// The permutation of an image's axes, (N, C, …), that names them in the order in which they lie channels-last, and the
+// one back. An image's shape in that order.
+std::vector<int64_t> channels_to_last(size_t rank);
+std::vector<int64_t> channels_from_last(size_t rank);
+Shape with_channels_last(const Shape& image);
+
 }  // namespace arbalest

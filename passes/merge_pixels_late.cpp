@@ -27,7 +27,7 @@ class LateMerges {
     for (const NodeId n : rewriter_.ids()) take(n);
     for (NodeId n = rewriter_.ids().last; n-- > 0;) take(n);  // what the image after a sum is made of
     rewriter_.finish();
-    // What was made channels-last comes from a Reshape now.
+    // Readers of a result that was made channels-last read a Reshape's now.
     for (const NodeId n : graph_.nodes.ids()) infer(graph_, n);
   }
 
@@ -62,7 +62,7 @@ class LateMerges {
     return rank >= 2 && operand[rank - 1] == 1 && operand[rank - 2] == result[1] && (rank == 2 || operand[0] == 1);
   }
 
-  // Of one element, or of one for each channel.
+  // Whether it has one element, or one for each channel.
   bool is_for_all_pixels(ValueId operand, const Shape& result) const {
     return operand == kNone || rewriter_.value(operand).type.elements() == 1 || is_per_channel(shape(operand), result);
   }
@@ -163,7 +163,7 @@ class LateMerges {
     part_again(after, image);
   }
 
-  // What makes the same image of the merged value again reads the image.
+  // Readers of the same image, made of the merged value again, read the image itself.
   void part_again(ValueId merged, const Shape& image) {
     const std::vector<NodeId> readers = rewriter_.readers(merged);
     for (const NodeId reader : readers) {

@@ -53,9 +53,10 @@ void fuse_samples(Graph& graph);
 void fuse_shuffles(Graph& graph);
 
 // softmax(scale · Q Kᵀ) V, made of two MatMuls, a Softmax between them and constant factors, becomes one
-// arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. `lowered`: the
-// program computes in bfloat16, for which engines take heads of more depths. If Q, K and V are parts of the rows of one
-// tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
+// arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. Rows without an axis
+// of heads have one. Keys that are columns, and values that are, are turned if their heads are of an engine's depth.
+// `lowered`: the program computes in bfloat16, for which engines take heads of more depths. If Q, K and V are parts of
+// the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
 void fuse_attention(Graph& graph, bool lowered);
 
 // Gather of a constant index, or of several equally far from each other, becomes a Slice. A Transpose that keeps the

@@ -507,6 +507,9 @@ class AttentionFusion {
     const std::optional<int64_t> depth = engine_depth(shape(q), shape(k), made.shape);
     if (!depth) return;
     std::optional<Heads> keys = key_heads(k, *scores);
+    // Turning columns does not pay for attention between channels, of whose scores there are fewer than of their rows.
+    const bool pays = *depth == shape(q).back() && shape(k).back() >= *depth;
+    if ((!keys || made.turn != kNone || rank == 3) && !pays) return;
     if (!keys) keys = Heads{turned(scores->comparison, k), 1};
     scores->bias = bias_of(softmax, *scores, guarded);
     if (made.turn != kNone) turn_product(made, weights);

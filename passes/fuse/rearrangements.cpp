@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/layouts.h"
 #include "ops/math/strided.h"
 #include "passes/fuse/strided_view.h"
 #include "passes/passes.h"
@@ -71,9 +72,7 @@ class RearrangementFusion {
 
   // The shape of a value of that type if its axes are named in the order in which they lie.
   static Shape in_memory(const TensorType& type) {
-    Shape shape = type.shape;
-    if (!type.lies_as(Layout::RowMajor)) std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
-    return shape;
+    return type.lies_as(Layout::RowMajor) ? type.shape : with_channels_last(type.shape);
   }
 
   void replace(const std::vector<NodeId>& chain, const Rearrangement& by) {
@@ -91,10 +90,7 @@ class RearrangementFusion {
       if (shape != wanted) add(op::Reshape, label, {{"shape", wanted}, {"allowzero", int64_t{1}}});
     };
     if (!from.lies_as(Layout::RowMajor)) {
-      std::vector<int64_t> last_channels = {0};
-      for (size_t axis = 2; axis < from.shape.size(); ++axis) last_channels.push_back(int64_t(axis));
-      last_channels.push_back(1);
-      add(op::TransposeInPlace, ".pixels", {{"perm", last_channels}});
+      add(op::TransposeInPlace, ".pixels", {{"perm", channels_to_last(from.shape.size())}});
     }
     if (!std::is_sorted(by.turns.begin(), by.turns.end())) {
       reshape(".axes", by.extents);
@@ -109,9 +105,7 @@ class RearrangementFusion {
       return;
     }
     reshape(".rows", in_memory(to));
-    std::vector<int64_t> first_channels = {0, int64_t(to.shape.size()) - 1};
-    for (size_t axis = 1; axis + 1 < to.shape.size(); ++axis) first_channels.push_back(int64_t(axis));
-    rewriter_.become(last, op::TransposeInPlace, {value}, {y}, {{"perm", first_channels}});
+    rewriter_.become(last, op::TransposeInPlace, {value}, {y}, {{"perm", channels_from_last(to.shape.size())}});
   }
 
   const Graph& graph_;

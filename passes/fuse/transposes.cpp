@@ -86,14 +86,10 @@ class TransposeFusion {
     rewriter_.attributes(id).set("transA", int64_t{!trans_b});
     rewriter_.attributes(id).set("transB", int64_t{!trans_a});
     rewriter_.infer(id);
-    const size_t rank = image.shape.size();
-    Axes first_channels = {0, int64_t(rank) - 1};
-    Shape pixels = image.shape;
-    std::rotate(pixels.begin() + 1, pixels.begin() + 2, pixels.end());
-    for (size_t axis = 1; axis + 1 < rank; ++axis) first_channels.push_back(int64_t(axis));
-    rewriter_.become(apart, op::Reshape, {y}, {node(apart).output()}, {{"shape", pixels}, {"allowzero", int64_t{1}}});
+    rewriter_.become(apart, op::Reshape, {y}, {node(apart).output()},
+                     {{"shape", with_channels_last(image.shape)}, {"allowzero", int64_t{1}}});
     rewriter_.become(turn, op::TransposeInPlace, {node(apart).output()}, {node(turn).output()},
-                     {{"perm", first_channels}});
+                     {{"perm", channels_from_last(image.shape.size())}});
   }
 
   // Rows of pixels (N,L,C) of the channels-last image whose pixels `merged` (N,C,L) has as columns. They lie as the
@@ -107,17 +103,14 @@ class TransposeFusion {
     const Shape whole = shape(image);
     if (rewriter_.value(image).type.layout != Layout::ChannelsLast || !merges_pixels(whole, shape(merged)))
       return kNone;
-    Axes last_channels = {0};
-    for (size_t axis = 2; axis < whole.size(); ++axis) last_channels.push_back(int64_t(axis));
-    last_channels.push_back(1);
-    const std::string& name = rewriter_.value(merged).name;
-    const ValueId pixels =
-        rewriter_.add_before(before, op::TransposeInPlace, name + ".pixels", {image}, {{"perm", last_channels}});
+    const std::string name = rewriter_.value(merged).name;
+    const ValueId pixels = rewriter_.add_before(before, op::TransposeInPlace, name + ".pixels", {image},
+                                                {{"perm", channels_to_last(whole.size())}});
     return rewriter_.add_before(before, op::Reshape, name + ".rows", {pixels},
                                 {{"shape", Shape{whole[0], shape(merged)[2], whole[1]}}, {"allowzero", int64_t{1}}});
   }
 
-  // What is transposed by the matrix, and becomes `value`; kNone: nothing that lies in memory so.
+  // The matrices that `value` has transposed, as they lie in memory; kNone: they are nowhere.
   ValueId untransposed(NodeId before, ValueId value) {
     const NodeId transpose = rewriter_.producer(value, op::Transpose);
     if (transpose == kNone) return rows_of_image(before, value);

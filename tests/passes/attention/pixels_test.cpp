@@ -94,6 +94,13 @@ TEST_CASE("attention over pixels is found without an axis of heads, and with key
   std::string body = kOneHead;
   body.replace(body.find("w = Softmax (d)\n"), 16, biased);
   CHECK(count(made(body + "#initial float[36, 36] bias = {" + numbers(1296) + "}"), "arbalest.Attention") == 0);
+  // Few scores, of channels, whose rows would be turned and padded.
+  const std::string channels = kImage + kThree +
+                               "q4 = Reshape <shape = [0, 2, 8, -1]> (q)\nk4 = Reshape <shape = [0, 2, 36, 8]> (k)\n"
+                               "s = MatMul (q4, k4)\nw = Softmax (s)\nv4 = Reshape <shape = [0, 2, 8, -1]> (v)\n"
+                               "a = MatMul (w, v4)\ni = Reshape <shape = [0, 16, 6, 6]> (a)\n" +
+                               kBack;
+  CHECK(count(made(channels), "arbalest.Attention") == 0);
 }
 
 TEST_CASE("pixels that are one axis of attention's operands, and of products', are not copied") {

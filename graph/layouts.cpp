@@ -50,4 +50,15 @@ Shape with_channels_last(const Shape& image) {
   return made;
 }
 
+std::vector<int64_t> rows_as_columns(size_t rank) {
+  std::vector<int64_t> axes(rank);
+  std::iota(axes.begin(), axes.end(), int64_t{0});
+  std::swap(axes[rank - 1], axes[rank - 2]);
+  return axes;
+}
+
+bool merges_pixels(const Shape& image, const Shape& merged) {
+  return image.size() > 3 && merged.size() == 3 && image[0] == merged[0] && image[1] == merged[1];
+}
+
 }  // namespace arbalest

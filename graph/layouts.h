@@ -23,4 +23,11 @@ std::vector<int64_t> channels_to_last(size_t rank);
 std::vector<int64_t> channels_from_last(size_t rank);
 Shape with_channels_last(const Shape& image);
 
+// The permutation that makes columns of the rows of matrices, the last two of `rank` axes.
+std::vector<int64_t> rows_as_columns(size_t rank);
+
+// Whether an image (N, C, …) with two axes of pixels or more has the elements of (N, C, L): its pixels are one axis
+// there.
+bool merges_pixels(const Shape& image, const Shape& merged);
+
 }  // namespace arbalest

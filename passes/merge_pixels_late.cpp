@@ -7,17 +7,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "graph/layouts.h"
 #include "ops/norm/group_norm.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
 namespace arbalest {
 namespace {
-
-// Whether (N,C,…) with at least two axes of pixels and (N,C,L) have the same elements.
-bool merges(const Shape& image, const Shape& merged) {
-  return image.size() > 3 && merged.size() == 3 && image[0] == merged[0] && image[1] == merged[1];
-}
 
 class LateMerges {
  public:
@@ -42,7 +38,8 @@ class LateMerges {
   // The image whose pixels the value has as one axis; kNone: none.
   ValueId image_of(ValueId value) const {
     const NodeId merge = value == kNone ? kNone : rewriter_.value(value).producer;
-    return rewriter_.reshapes(merge) && merges(shape(node(merge).input()), shape(value)) ? node(merge).input() : kNone;
+    return rewriter_.reshapes(merge) && merges_pixels(shape(node(merge).input()), shape(value)) ? node(merge).input()
+                                                                                                : kNone;
   }
 
   // The shape of the image that alone reads the value, apart from nodes that follow from types; none: other nodes do.
@@ -50,21 +47,16 @@ class LateMerges {
     std::optional<Shape> found;
     for (const NodeId reader : rewriter_.readers(value)) {
       if (reader != kNone && node(reader).op->content) continue;
-      if (found || !rewriter_.reshapes(reader) || !merges(shape(node(reader).output()), shape(value)))
+      if (found || !rewriter_.reshapes(reader) || !merges_pixels(shape(node(reader).output()), shape(value)))
         return std::nullopt;
       found = shape(node(reader).output());
     }
     return found;
   }
 
-  static bool is_per_channel(const Shape& operand, const Shape& result) {
-    const size_t rank = operand.size();
-    return rank >= 2 && operand[rank - 1] == 1 && operand[rank - 2] == result[1] && (rank == 2 || operand[0] == 1);
-  }
-
-  // Whether it has one element, or one for each channel.
-  bool is_for_all_pixels(ValueId operand, const Shape& result) const {
-    return operand == kNone || rewriter_.value(operand).type.elements() == 1 || is_per_channel(shape(operand), result);
+  // Whether all pixels of a result (N,C,L) meet the same numbers of the operand.
+  bool is_for_all_pixels(ValueId operand) const {
+    return operand == kNone || shape(operand).empty() || (shape(operand).size() <= 3 && shape(operand).back() == 1);
   }
 
   bool is_pointwise(NodeId id) const {
@@ -99,7 +91,7 @@ class LateMerges {
     std::optional<Shape> found;
     bool all = true;  // operands are made of images
     for (const ValueId operand : node(id).inputs) {
-      if (operand == kNone || is_for_all_pixels(operand, shape(y))) continue;
+      if (operand == kNone || (shape(operand) != shape(y) && is_for_all_pixels(operand))) continue;
       if (shape(operand) != shape(y)) return std::nullopt;
       const ValueId from = image_of(operand);
       all = all && from != kNone;
@@ -117,17 +109,14 @@ class LateMerges {
     return image;
   }
 
-  // Makes an image of (N,C,L), or a number for each channel of an image of what is one for each of (N,C,L).
+  // Makes an image of (N,C,L), or of what all pixels meet, (N,C,1) or (C,1), what those of the image meet.
   ValueId as_image(NodeId before, ValueId value, const Shape& image, bool pixels) {
     if (const ValueId from = image_of(value); pixels && from != kNone) return from;
-    Shape made(image.size(), 1);
-    if (pixels) {
-      made = image;
-      made[0] = made[1] = 0;  // as they are
-    } else {
-      made.erase(made.begin());
-      made[0] = image[1];
-    }
+    const size_t rank = shape(value).size();
+    if (rank < 2) return value;
+    Shape made(image.size() - (3 - rank), 1);
+    std::fill_n(made.begin(), rank - 1, 0);  // as they are
+    if (pixels) std::copy(image.begin() + 2, image.end(), made.begin() + 2);
     return rewriter_.add_before(before, op::Reshape, rewriter_.value(value).name + ".image", {value},
                                 {{"shape", made}});
   }
@@ -149,8 +138,7 @@ class LateMerges {
       attributes.set("pads", Shape(2 * axes, 0));
     } else {
       for (ValueId& input : inputs) {
-        if (input == kNone || rewriter_.value(input).type.elements() == 1) continue;
-        input = as_image(id, input, image, shape(input) == merged);
+        if (input != kNone) input = as_image(id, input, image, shape(input) == merged);
       }
     }
     rewriter_.set_inputs(id, std::move(inputs));

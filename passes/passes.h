@@ -67,7 +67,8 @@ void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
 
 // A product reads an operand whose matrices were transposed as it was before. Of two Transposes of rows with nodes
 // between them that treat all rows alike, such as a product with a weight, one is left, or none. What the nodes between
-// make has its rows in another order then.
+// make has its rows in another order then. A product reads and makes pixels (N,C,L) of channels-last images as these
+// lie.
 void fuse_transposes(Graph& graph, const std::vector<ValueId>& asked);
 
 // Transposes and changes of layout with nothing but reshapes between them become one Transpose, or none.
@@ -136,8 +137,8 @@ void read_kept_signs(Graph& graph);
 // fuse_regions and fuse_region_moves then read and write no more than parts.
 void compute_parts(Graph& graph);
 
-// Operators that treat all pixels alike come before a Reshape that makes one axis of an image's pixels, if they come
-// after it, and those before a Reshape back after that. So images keep their layout.
+// If operators that treat all pixels alike read an image whose pixels a Reshape has made one axis, they read the image
+// instead, and the Reshape comes after them. If a Reshape makes an image of their result, they make that image.
 void merge_pixels_late(Graph& graph);
 
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of

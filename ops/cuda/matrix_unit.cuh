@@ -57,7 +57,7 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t addre
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
-// An 8 × 8 matrix, of whose rows each four lanes hold one after the other, as its columns.
+// Transposes an 8 × 8 matrix. Lanes 4i to 4i + 3 hold row i, two numbers each.
 __device__ inline uint32_t transpose(uint32_t pair) {
   uint32_t turned = 0;
   ARBALEST_ASM("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "graph/constants.h"
+#include "graph/layouts.h"
 #include "ops/product/attention.h"
 #include "passes/fuse/attention_masks.h"
 #include "passes/fuse/strided_view.h"
@@ -85,13 +86,6 @@ class AttentionFusion {
     const size_t before = rank - std::min(rank, axes.size());
     for (size_t i = before; i < rank; ++i) all[i] = int64_t(before) + axes[i - before];
     return all;
-  }
-
-  static Axes rows_as_columns(size_t rank) {
-    Axes axes(rank);
-    std::iota(axes.begin(), axes.end(), int64_t{0});
-    std::swap(axes[rank - 1], axes[rank - 2]);
-    return axes;
   }
 
   // Whether the Transpose is by `perm`, of its last axes. Without an axis of heads only rows become columns.
@@ -266,6 +260,7 @@ class AttentionFusion {
   // Keys as columns that were turned as one batch of matrices, all samples and heads in one axis, as PyTorch's newer
   // exporter has it.
   std::optional<Heads> heads_turned_together(ValueId value) const {
+    if (shape(value).size() != 4) return std::nullopt;
     const NodeId apart = producer(value, op::Reshape);
     const NodeId turned = apart == kNone ? kNone : transposition(node(apart).input(), {0, 2, 1});
     const NodeId together = turned == kNone ? kNone : producer(node(turned).input(), op::Reshape);
@@ -441,6 +436,21 @@ class AttentionFusion {
     return {product, 2};
   }
 
+  // Whether the value is made of samples. A batch of one has the extent of what all samples share.
+  bool holds_samples(ValueId value) const {
+    std::set<ValueId> seen;
+    std::vector<ValueId> open = {value};
+    while (!open.empty()) {
+      const ValueId each = open.back();
+      open.pop_back();
+      const NodeId id = each == kNone ? kNone : graph_.values[each].producer;
+      if (id == kNone || !seen.insert(each).second) continue;
+      if (node(id).is(op::Prefetch)) return true;
+      if (!node(id).op->content) open.insert(open.end(), node(id).inputs.begin(), node(id).inputs.end());
+    }
+    return false;
+  }
+
   // The product of weights and values; with `turn`, of values and weights, both with rows as columns.
   struct Product {
     NodeId id = kNone, turn = kNone;  // turn: of the weights
@@ -467,8 +477,8 @@ class AttentionFusion {
     return found;
   }
 
-  // The value with rows as columns, which a Transpose makes right before the node, or one has been made of.
-  ValueId turned(NodeId before, ValueId value) {
+  // The rows of which the value has columns: of what a Transpose made it, or as one makes them right before the node.
+  ValueId rows_of(NodeId before, ValueId value) {
     const NodeId turn = transposition(value, kRowsAsColumns);
     if (turn != kNone) return node(turn).input();
     return rewriter_.add_before(before, op::Transpose, rewriter_.value(value).name + ".rows", {value},
@@ -478,7 +488,7 @@ class AttentionFusion {
   // Makes a product of values and weights as columns one of weights and values, whose result is turned.
   void turn_product(Product& product, ValueId weights) {
     const ValueId y = node(product.id).output();
-    product.values = turned(product.id, product.values);
+    product.values = rows_of(product.id, product.values);
     const ValueId rows = rewriter_.add_value(rewriter_.value(y).name + ".rows", TensorType{});
     rewriter_.become(product.id, op::MatMul, {weights, product.values}, {rows}, {});
     const ValueId columns = rewriter_.add_after(product.id, op::Transpose, rewriter_.value(y).name + ".columns", {rows},
@@ -497,7 +507,7 @@ class AttentionFusion {
     std::optional<Scores> scores = scores_of(node(softmax).input());
     if (!scores || (guarded && scores->mask != kNone)) return;
     if (guarded && rank > 4 && !scores->summands.empty()) return;  // rows without keys may take turns
-    if (rank == 3 && !scores->summands.empty()) return;            // no heads, which biases are for
+    if (rank == 3 && !scores->summands.empty()) return;            // rules for biases count from an axis of heads
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
     spent.insert(spent.end(), between.begin(), between.end());
@@ -507,10 +517,11 @@ class AttentionFusion {
     const std::optional<int64_t> depth = engine_depth(shape(q), shape(k), made.shape);
     if (!depth) return;
     std::optional<Heads> keys = key_heads(k, *scores);
-    // Turning columns does not pay for attention between channels, of whose scores there are fewer than of their rows.
-    const bool pays = *depth == shape(q).back() && shape(k).back() >= *depth;
-    if ((!keys || made.turn != kNone || rank == 3) && !pays) return;
-    if (!keys) keys = Heads{turned(scores->comparison, k), 1};
+    // Turning columns does not pay for few keys, as those of attention between channels.
+    const bool many = *depth == shape(q).back() && shape(k).back() >= *depth;
+    if ((!keys || made.turn != kNone) && !many) return;
+    if (shape(q)[0] == 1 && !(holds_samples(q) && holds_samples(k) && holds_samples(made.values))) return;
+    if (!keys) keys = Heads{rows_of(scores->comparison, k), 1};
     scores->bias = bias_of(softmax, *scores, guarded);
     if (made.turn != kNone) turn_product(made, weights);
     const NodeId product = made.id;

@@ -61,11 +61,6 @@ class TransposeFusion {
            rewriter_.value(node(transpose).output()).type.layout == Layout::RowMajor;
   }
 
-  // Whether an image (N,C,H,W) and (N,C,L) have the same elements: its pixels are one axis of the other.
-  static bool merges_pixels(const Shape& image, const Shape& merged) {
-    return image.size() > 3 && merged.size() == 3 && image[0] == merged[0] && image[1] == merged[1];
-  }
-
   // Lets a product whose result (N,C,L) becomes a channels-last image make that as it lies: (N,L,C).
   void turn_for_image(NodeId id) {
     using In = BinaryInput;
@@ -110,15 +105,26 @@ class TransposeFusion {
                                 {{"shape", Shape{whole[0], shape(merged)[2], whole[1]}}, {"allowzero", int64_t{1}}});
   }
 
-  // The matrices that `value` has transposed, as they lie in memory; kNone: they are nowhere.
+  // The matrices that `value` has transposed, if they lie in memory as well; otherwise kNone.
   ValueId untransposed(NodeId before, ValueId value) {
     const NodeId transpose = rewriter_.producer(value, op::Transpose);
     if (transpose == kNone) return rows_of_image(before, value);
     const size_t rank = shape(value).size();
-    Axes axes(rank);
-    std::iota(axes.begin(), axes.end(), int64_t{0});
-    std::swap(axes[rank - 1], axes[rank - 2]);
-    return row_major(transpose) && permutation_of(node(transpose), rank) == axes ? node(transpose).input() : kNone;
+    return row_major(transpose) && permutation_of(node(transpose), rank) == rows_as_columns(rank)
+               ? node(transpose).input()
+               : kNone;
+  }
+
+  // Removes the node that makes the value, a Transpose or what reads an image row-major, and those before it that do
+  // so, as far as nothing reads what they make.
+  void remove_moves(ValueId value) {
+    for (NodeId id = rewriter_.value(value).producer; id != kNone;) {
+      const bool moves =
+          rewriter_.is(id, op::Transpose) || rewriter_.is(id, op::ChangeLayout) || rewriter_.reshapes(id);
+      const ValueId before = moves ? node(id).input() : kNone;
+      if (!moves || !rewriter_.remove_unread(id, node(id).output())) return;
+      id = rewriter_.value(before).producer;
+    }
   }
 
   // Lets a product read an operand whose matrices were transposed as it was before.
@@ -137,12 +143,7 @@ class TransposeFusion {
     if (matrices) rewriter_.set_op(id, op::BatchMatMul);
     rewriter_.set_input(id, operand, x);
     rewriter_.attributes(id).set(flag, int64_t{!already});
-    for (ValueId unread = read; unread != x;) {  // and what made only that
-      const NodeId made = rewriter_.value(unread).producer;
-      const ValueId before = made == kNone ? x : node(made).input();
-      if (made == kNone || !rewriter_.remove_unread(made, unread)) break;
-      unread = before;
-    }
+    remove_moves(read);
     return true;
   }
 

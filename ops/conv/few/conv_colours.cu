@@ -23,9 +23,10 @@ bool takes_colours(const DeviceModel& device, const ConvolutionProblem& p) {
   if (device.architecture < 80 || p.kind == Kind::GradInput || p.type != DataType::Bfloat16 ||
       p.output_type != (gradient ? DataType::Float32 : DataType::Bfloat16) || p.x.size() != 4 ||
       p.x[1] > kMostColours || p.w[1] != p.x[1] || p.y[1] > kMostMade || p.y[1] % (gradient ? 4 : 2) != 0 ||
-      !all(p.x, within(1, kMostExtent)) || !all(p.y, within(1, kMostExtent)) || !all_are(p.dilation, 1) ||
+      element_count(p.x) == 0 || element_count(p.y) == 0 || p.x[0] * p.y[2] > INT32_MAX ||
+      !all(Shape{p.x[2], p.x[3], p.y[2], p.y[3]}, within(1, kMostExtent)) || !all_are(p.dilation, 1) ||
       std::max(p.w[2], p.w[3]) > kMostTaps || !all(p.stride, within(1, kMostTaps)) ||
-      !all(p.pad_begin, within(0, kMostTaps)) || p.x[0] * p.y[2] > INT32_MAX) {
+      !all(p.pad_begin, within(0, kMostTaps))) {
     return false;
   }
   const ColoursTiling t = colours_tiling(p, device.multiprocessors);

@@ -73,7 +73,8 @@ inline int colours_rows(ColoursTiling t, int multiprocessors, bool gradient) {
   int best = 1;
   int64_t least = INT64_MAX;
   for (t.rows = 1; t.rows <= t.out_height; ++t.rows) {
-    if (t.rows > 1 && colours_shared_bytes(t, gradient) > kMostColoursShared / 2) break;
+    const int bytes = colours_shared_bytes(t, gradient);
+    if (bytes == 0 || (t.rows > 1 && bytes > kMostColoursShared / 2)) break;  // 0: no form takes it
     const int units = (t.rows * t.columns + 16 * t.parities - 1) / (16 * t.parities);
     const int64_t tiles = int64_t{t.images} * ((t.out_height + t.rows - 1) / t.rows);
     const int64_t turns = (tiles + blocks - 1) / blocks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Convolutions of three channels by a kernel of ours. Compiled only with CUDA.
+// Convolutions of one to four channels by kernels of ours. Compiled only with CUDA.
 
 #include "ops/conv/few/conv_colours.h"
 

@@ -59,9 +59,14 @@ const std::string kNormed =
     kHead + "#initial float[16] scale = {" + numbers(16) + "}, float[16] shift = {" + numbers(16) +
     "}, float[48, 16, 1] inner = {" + numbers(768) + "}, float[16, 16, 1] outer = {" + numbers(256) + "}";
 
-Program made(const std::string& body, std::set<std::string> without = {}) {
+Program made(const std::string& body, std::set<std::string> without = {}, int64_t batch = 4) {
   ProgramOptions options{.fused_kernels = true, .generated_kernels = true, .without = std::move(without)};
-  Program program = make_program(net(body), options);
+  Graph graph = net(body);
+  for (Node& node : graph.nodes) {
+    if (node.is(op::Prefetch)) node.attributes.set("batch", batch);
+  }
+  verify(graph);
+  Program program = make_program(std::move(graph), options);
   for (const Loop& loop : program.loops) check_sound(loop.graph);
   return program;
 }
@@ -122,22 +127,64 @@ TEST_CASE("operators that treat all pixels alike come before these are one axis,
   for (const Node& node : program.training().graph.nodes) {
     if (node.is("Conv")) CHECK(program.training().graph.values[node.outputs[0]].type.shape.size() == 4);
   }
-  const auto merged_first = [](const std::string& lines, const std::string& more = "") {
-    const std::string body = kImage + "p = Reshape <shape = [0, 16, -1]> (c)\n" + lines +
-                             "h = ReduceMean <axes = [2], keepdims = 0> (y)\n" + kHead + more;
-    Graph graph = expanded(body);
-    const std::vector<std::string> before = op_names(graph);
+  // The rank of y where p is the pixels of c as one axis: an image has four axes.
+  const auto rank_of = [](const std::string& lines, const std::string& more = "") {
+    Graph graph = expanded(kImage + "p = Reshape <shape = [0, 16, -1]> (c)\n" + lines +
+                           "h = ReduceMean <axes = [2], keepdims = 0> (y)\n" + kHead + more);
     merge_pixels_late(graph);
     check_sound(graph);
-    return op_names(graph) == before;
+    return value(graph, "y").type.shape.size();
   };
-  CHECK(!merged_first("y = Sigmoid (p)\n"));
-  CHECK(!merged_first("y = Mul (p, w)\n", "#initial float[16, 1] w = {" + numbers(16) + "}"));
-  CHECK(!merged_first("a = Sigmoid (p)\ny = Add (a, p)\n"));
-  CHECK(merged_first("y = Mul (p, w)\n", "#initial float[36] w = {" + numbers(36) + "}"));
-  CHECK(merged_first("y = Softmax (p)\n"));
-  CHECK(merged_first("y = Conv <pads = [1, 1]> (p, w)\n", "#initial float[2, 16, 3] w = {" + numbers(96) + "}"));
-  CHECK(merged_first("t = Transpose <perm = [0, 2, 1]> (p)\ny = Sigmoid (t)\n"));
+  CHECK(rank_of("y = Sigmoid (p)\n") == 4);
+  CHECK(rank_of("y = Mul (p, w)\n", "#initial float[16, 1] w = {" + numbers(16) + "}") == 4);
+  CHECK(rank_of("a = Sigmoid (p)\ny = Add (a, p)\n") == 4);
+  CHECK(rank_of("y = Mul (p, w)\n", "#initial float[36] w = {" + numbers(36) + "}") == 3);
+  CHECK(rank_of("y = Softmax (p)\n") == 3);
+  CHECK(rank_of("y = Conv <pads = [1, 1]> (p, w)\n", "#initial float[2, 16, 3] w = {" + numbers(96) + "}") == 3);
+  CHECK(rank_of("t = Transpose <perm = [0, 2, 1]> (p)\ny = Sigmoid (t)\n") == 3);
+}
+
+TEST_CASE("what all pixels meet may be a sample's, whatever the batch") {
+  // Gates of a channel, and of all of them, of each sample.
+  for (const char* axes : {"[2]", "[1, 2]"}) {
+    for (const int64_t batch : {1, 4}) {
+      const std::string body = kImage + "p = Reshape <shape = [0, 16, -1]> (c)\nm = ReduceMean <axes = " + axes +
+                               "> (p)\ng = Sigmoid (m)\ns = Mul (p, g)\ni = Reshape <shape = [0, 16, 6, 6]> (s)\n" +
+                               kBack;
+      CHECK(difference(run(made(body, {"merge_pixels_late"}, batch)), run(made(body, {}, batch)), 1e-9) == "");
+    }
+  }
+}
+
+TEST_CASE("keys that all samples share are none of a sample, even if there is one") {
+  const std::string body = kImage +
+                           "q3 = Reshape <shape = [0, 16, -1]> (c)\nqt = Transpose <perm = [0, 2, 1]> (q3)\n"
+                           "s = MatMul (qt, keys)\nw = Softmax (s)\nwt = Transpose <perm = [0, 2, 1]> (w)\n"
+                           "a = MatMul (q3, wt)\ni = Reshape <shape = [0, 16, 6, 6]> (a)\n" +
+                           kBack + "#initial float[1, 16, 36] keys = {" + numbers(576) + "}";
+  CHECK(count(made(body, {}, 1), "arbalest.Attention") == 0);
+  CHECK(count(made(kOneHead, {}, 1), "arbalest.Attention") == 1);
+}
+
+TEST_CASE("nodes after those that come before a merge have their types again") {
+  const std::string body = kImage + kThree +
+                           "q3 = Reshape <shape = [0, 16, -1]> (q)\nqt = Transpose <perm = [0, 2, 1]> (q3)\n"
+                           "k3 = Reshape <shape = [0, 16, -1]> (k)\ns = MatMul (qt, k3)\nw = Softmax (s)\n"
+                           "v3 = Reshape <shape = [0, 16, -1]> (v)\nwt = Transpose <perm = [0, 2, 1]> (w)\n"
+                           "m = MatMul (v3, wt)\nu = Conv (m, inner)\na = Add (u, q3)\n"
+                           "i = Reshape <shape = [0, 16, 6, 6]> (a)\n" +
+                           kBack + "#initial float[16, 16, 1] inner = {" + numbers(256) + "}";
+  CHECK(difference(run(made(body, {"merge_pixels_late"})), run(made(body)), 1e-9) == "");
+  // Keys that become columns twice, without an axis of heads.
+  const std::string twice = kImage + kThree +
+                            "q3 = Reshape <shape = [-1, 8, 36]> (q)\nqt = Transpose <perm = [0, 2, 1]> (q3)\n"
+                            "k3 = Reshape <shape = [-1, 8, 36]> (k)\nkt = Transpose <perm = [0, 2, 1]> (k3)\n"
+                            "kr = Reshape <shape = [-1, 36, 8]> (kt)\nkc = Transpose <perm = [0, 2, 1]> (kr)\n"
+                            "kf = Reshape <shape = [-1, 8, 36]> (kc)\ns = MatMul (qt, kf)\nw = Softmax (s)\n"
+                            "v3 = Reshape <shape = [-1, 8, 36]> (v)\nwt = Transpose <perm = [0, 2, 1]> (w)\n"
+                            "a = MatMul (v3, wt)\ni = Reshape <shape = [-1, 16, 6, 6]> (a)\n" +
+                            kBack;
+  CHECK(difference(run(made(twice, {"fuse_attention"})), run(made(twice)), 1e-9) == "");
 }
 
 }  // namespace pixels_test

@@ -17,19 +17,6 @@ namespace {
 
 constexpr int64_t kElementLossBlock = 4096;  // elements added up one by one; the same for any number of threads
 
-// Element i belongs to label i / inner % labels: axis 1 of the predictions.
-struct LossExtents {
-  int64_t rows, per_row, labels, inner;
-
-  explicit LossExtents(const TensorType& predictions) : rows(predictions.shape[0]), per_row(1), labels(1), inner(1) {
-    for (size_t axis = 1; axis < predictions.shape.size(); ++axis) {
-      per_row *= predictions.shape[axis];
-      (axis == 1 ? labels : inner) *= predictions.shape[axis];
-    }
-  }
-  int64_t count() const { return rows * per_row; }
-};
-
 // Without the axes of extent 1 past the first: a column is as good as a vector.
 Shape without_ones(const Shape& shape) {
   Shape rest;
@@ -58,7 +45,7 @@ void check_target(InferContext& context, size_t predictions) {
 
 void check_label_weights(InferContext& context, size_t predictions) {
   const TensorType& type = context.input(predictions);
-  const int64_t labels = LossExtents(type).labels;
+  const int64_t labels = type.shape.size() > 1 ? type.shape[1] : 1;
   const size_t operand = predictions + LossInput::Weights;
   if (context.has_input(operand)) {
     expect_input(context, operand, {master_type(type.dtype), {labels}}, "one weight a label");
@@ -120,58 +107,58 @@ LossSum sum_elements(int64_t count, void* workspace, const F& element) {
   return all;
 }
 
-int64_t workspace_of(const LossExtents& extents) {
-  return (extents.count() + kElementLossBlock - 1) / kElementLossBlock * int64_t(sizeof(LossSum));
+int64_t workspace_of(const ElementPlaces& places) {
+  return (places.count() + kElementLossBlock - 1) / kElementLossBlock * int64_t(sizeof(LossSum));
 }
 
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
   using W = Wide<T>;
   using Out = LossOutput;
-  const LossExtents extents(request.inputs[LossInput::X]);
+  const ElementPlaces places(request.inputs[LossInput::X], request.inputs[LossInput::Target]);
   const bool weighted = request.has_input(LossInput::Weights), weighs = request.has_output(Out::Weight);
   auto run = [=](const KernelContext& context) {
     const T* x = input<T>(context, LossInput::X);
     const Target* targets = input<Target>(context, LossInput::Target);
     const W* weights = weighted ? input<W>(context, LossInput::Weights) : nullptr;
-    const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
+    const int64_t count = valid_samples(context, places.rows) * places.per_row();
     const LossSum sum = sum_elements(count, context.workspace, [=](int64_t i, LossSum& to) {
-      const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
+      const W t = target_value<W>(targets[places.target(i)]), p = weights ? weights[places.label(i)] : W(1);
       if (!Rule::takes_part(t)) return;
       to.value += double(Rule::loss(widen(x[i]), t, p));
       to.weight += 1;
     });
     *output<W>(context, Out::Mean) = sum.weight > 0 ? W(sum.value / sum.weight) : W(0);
-    if (weighs) *output<W>(context, Out::Weight) = W(sum.weight / double(std::max<int64_t>(1, extents.per_row)));
+    if (weighs) *output<W>(context, Out::Weight) = W(sum.weight / double(std::max<int64_t>(1, places.per_row())));
   };
-  return make_kernel(run, workspace_of(extents));
+  return make_kernel(run, workspace_of(places));
 }
 
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> element_gradient_kernel(const KernelRequest& request) {
   using W = Wide<T>;
   using In = LossGradInput;
-  const LossExtents extents(request.inputs[In::X]);
+  const ElementPlaces places(request.inputs[In::X], request.inputs[In::Target]);
   const bool weighted = request.has_input(LossGradInput::Weights);
   auto run = [=](const KernelContext& context) {
     const T* x = input<T>(context, In::X);
     const Target* targets = input<Target>(context, LossGradInput::Target);
     const W* weights = weighted ? input<W>(context, LossGradInput::Weights) : nullptr;
     T* dx = output<T>(context, 0);
-    const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
+    const int64_t count = valid_samples(context, places.rows) * places.per_row();
     const LossSum sum = sum_elements(count, context.workspace, [=](int64_t i, LossSum& to) {
-      to.weight += Rule::takes_part(target_value<W>(targets[i]));
+      to.weight += Rule::takes_part(target_value<W>(targets[i]));  // all of a sample's, in any order
     });
     const W scale = sum.weight > 0 ? W(double(*input<W>(context, In::dLoss)) / sum.weight) : W(0);
     parallel_for(count, 16, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
+        const W t = target_value<W>(targets[places.target(i)]), p = weights ? weights[places.label(i)] : W(1);
         dx[i] = narrow<T>(Rule::takes_part(t) ? Rule::gradient(widen(x[i]), t, p) * scale : W(0));
       }
     });
-    std::fill(dx + count, dx + extents.count(), T(0));
+    std::fill(dx + count, dx + places.count(), T(0));
   };
-  return make_kernel(run, workspace_of(extents));
+  return make_kernel(run, workspace_of(places));
 }
 
 template <template <typename> typename Rule>
@@ -207,12 +194,15 @@ struct ElementLossCase {
   DataType labels = DataType::Float32;
   double low = 0, high = 1;
   bool weighted = false;
+  bool predictions_last = false, targets_last = false;  // channels
 };
 
 std::vector<Sample> element_loss_samples(const std::vector<ElementLossCase>& cases, double range, bool gradient) {
   std::vector<Sample> samples;
   for (const ElementLossCase& c : cases) {
-    const TensorType predictions{DataType::Float32, c.predictions}, targets{c.labels, c.targets};
+    TensorType predictions{DataType::Float32, c.predictions}, targets{c.labels, c.targets};
+    if (c.predictions_last) predictions = predictions.in(Layout::ChannelsLast);
+    if (c.targets_last) targets = targets.in(Layout::ChannelsLast);
     const bool differentiable = c.labels == DataType::Float32 && !gradient && range < 3;
     std::vector<Sample::Input> inputs = {{predictions, -range, range}, {targets, c.low, c.high, differentiable}};
     if (c.weighted) inputs.push_back({{DataType::Float32, {c.predictions.at(1)}}, 0.2, 4, false});
@@ -233,6 +223,9 @@ std::vector<Sample> sigmoid_samples(bool gradient) {
                                {"one label", {8}, {8}, 8, whole},
                                {"a column, bytes", {8, 1}, {8}, 5, bytes},
                                {"masks", {3, 2, 5, 7}, {3, 2, 5, 7}, 3, whole, -1, 1, true},
+                               {"masks, channels last", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, whole, -1, 1, true, true, true},
+                               {"predictions, channels last", {3, 2, 5, 7}, {3, 2, 5, 7}, 3, whole, -1, 1, true, true},
+                               {"labels, channels last", {3, 4, 5}, {3, 4, 5}, 2, floats, 0, 1, true, false, true},
                                {"many", {300, 700}, {300, 700}, 299, whole, -1, 1, true},
                                {"nothing valid", {4, 3}, {4, 3}, 0, whole},
                                {"no samples", {0, 3}, {0, 3}, 0, whole}},
@@ -242,15 +235,18 @@ std::vector<Sample> sigmoid_samples(bool gradient) {
 // Away from where prediction and target are equal, |x − t| has a gradient.
 std::vector<Sample> distance_samples(bool gradient) {
   const DataType floats = DataType::Float32;
-  return element_loss_samples({{"above", {17, 5}, {17, 5}, 17, floats, -4, -2.5},
-                               {"below", {17, 5}, {17, 5}, 9, floats, 2.5, 4},
-                               {"a column", {8, 1}, {8}, 8, floats, 2.5, 4},
-                               {"a vector", {8}, {8, 1}, 8, floats, 2.5, 4},
-                               {"images", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, -4, -2.5},
-                               {"many", {300, 700}, {300, 700}, 299, floats, 2.5, 4},
-                               {"nothing valid", {4, 3}, {4, 3}, 0, floats, 2.5, 4},
-                               {"no samples", {0, 3}, {0, 3}, 0, floats}},
-                              2, gradient);
+  return element_loss_samples(
+      {{"above", {17, 5}, {17, 5}, 17, floats, -4, -2.5},
+       {"below", {17, 5}, {17, 5}, 9, floats, 2.5, 4},
+       {"a column", {8, 1}, {8}, 8, floats, 2.5, 4},
+       {"a vector", {8}, {8, 1}, 8, floats, 2.5, 4},
+       {"images", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, -4, -2.5},
+       {"both channels last", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, -4, -2.5, false, true, true},
+       {"targets channels last", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, 2.5, 4, false, false, true},
+       {"many", {300, 700}, {300, 700}, 299, floats, 2.5, 4},
+       {"nothing valid", {4, 3}, {4, 3}, 0, floats, 2.5, 4},
+       {"no samples", {0, 3}, {0, 3}, 0, floats}},
+      2, gradient);
 }
 
 void grad_sigmoid(GradContext& c) {
@@ -291,6 +287,7 @@ Op loss_op(std::string name, std::string doc, std::vector<OperandSpec> operands)
           .doc = std::move(doc),
           .inputs = std::move(operands),
           .outputs = {{.name = "loss"}},
+          .layout = std::nullopt,
           .infer =
               [](InferContext& c) {
                 check_element_operands(c, 0);
@@ -313,6 +310,7 @@ Op gradient_op(const Op& loss, std::string doc) {
         .inputs = loss.inputs,
         .outputs = {{.name = "d" + loss.inputs[0].name, .lowered = true}},
         .internal = true,
+        .layout = std::nullopt,
         .infer =
             [](InferContext& c) {
               check_element_operands(c, 1);

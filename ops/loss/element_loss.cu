@@ -25,11 +25,11 @@ __device__ float target_value(uint8_t target) {  // -1 is missing in labels of a
   return target == 255 ? -1.0f : float(target);
 }
 
-// The weight of element i's label: axis 1 of the predictions. `weights` may be null: all are 1.
+// The weight of element i's label. `weights` may be null: all are 1.
 struct LabelWeights {
   const float* weights;  // (labels)
-  int64_t labels, inner;
-  __device__ float operator()(int64_t i) const { return weights != nullptr ? weights[i / inner % labels] : 1.0f; }
+  ElementPlaces places;
+  __device__ float operator()(int64_t i) const { return weights != nullptr ? weights[places.label(i)] : 1.0f; }
 };
 
 // Adds element i to the sums: its loss and 1, or only the 1 (ElementCount). Elements that take no part add nothing.
@@ -39,7 +39,7 @@ struct ElementLoss {
   const Target* targets;
   LabelWeights weights;
   __device__ void operator()(int64_t i, float& value, float& weight) const {
-    const float t = target_value(targets[i]);
+    const float t = target_value(targets[weights.places.target(i)]);
     if (!Rule::takes_part(t)) return;
     value += Rule::loss(widen(x[i]), t, weights(i));
     weight += 1.0f;
@@ -47,7 +47,7 @@ struct ElementLoss {
 };
 template <typename Rule, typename Target>
 struct ElementCount {
-  const Target* targets;
+  const Target* targets;  // in any order
   __device__ void operator()(int64_t i, float&, float& weight) const {
     if (Rule::takes_part(target_value(targets[i]))) weight += 1.0f;
   }
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = thread_index(); i < rows * per_row; i += thread_count()) {
     float gradient = 0;
     if (i < count) {
-      const float t = target_value(targets[i]);
+      const float t = target_value(targets[weights.places.target(i)]);
       if (Rule::takes_part(t)) gradient = Rule::gradient(widen(x[i]), t, weights(i)) * scale;
     }
     dx[i] = narrow<T>(gradient);
@@ -115,28 +115,22 @@ class LossElements {
   LossElements(const KernelRequest& request, size_t predictions)
       : weighted_(request.has_input(predictions + 2)),
         weights_(predictions + 2),
-        multiprocessors_(multiprocessors_of(request)) {
-    const Shape& shape = request.inputs[predictions].shape;
-    rows_ = shape[0];
-    for (size_t axis = 1; axis < shape.size(); ++axis) {
-      per_row_ *= shape[axis];
-      (axis == 1 ? labels_ : inner_) *= shape[axis];
-    }
-  }
-  int64_t rows() const { return rows_; }
-  int64_t per_row() const { return per_row_; }
+        multiprocessors_(multiprocessors_of(request)),
+        places_(request.inputs[predictions], request.inputs[predictions + LossInput::Target]) {}
+  int64_t rows() const { return places_.rows; }
+  int64_t per_row() const { return places_.per_row(); }
   LabelWeights weights(const KernelContext& c) const {
-    return {weighted_ ? input<float>(c, weights_) : nullptr, labels_, inner_};
+    return {weighted_ ? input<float>(c, weights_) : nullptr, places_};
   }
-  unsigned blocks(int threads) const { return blocks_for(rows_ * per_row_, multiprocessors_, threads); }
-  unsigned sum_blocks() const { return rows_ * per_row_ <= kOneBlock ? 1 : blocks(kSumThreads); }
+  unsigned blocks(int threads) const { return blocks_for(places_.count(), multiprocessors_, threads); }
+  unsigned sum_blocks() const { return places_.count() <= kOneBlock ? 1 : blocks(kSumThreads); }
   int64_t workspace_bytes() const { return sum_blocks() == 1 ? 0 : int64_t(sum_blocks() * sizeof(float2)); }
 
   template <typename Element>
   void sum(const KernelContext& c, void* workspace, const Element& element, SumOutputs to) const {
     auto* partial = static_cast<float2*>(workspace);
     const unsigned blocks = sum_blocks();
-    sums_kernel<<<blocks, kSumThreads, 0, stream_of(c)>>>(rows_, per_row_, c.scalars, element, partial, to);
+    sums_kernel<<<blocks, kSumThreads, 0, stream_of(c)>>>(rows(), per_row(), c.scalars, element, partial, to);
     check_launch("loss of elements");
     if (blocks == 1) return;
     total_kernel<<<1, kSumThreads, 0, stream_of(c)>>>(int(blocks), partial, to);
@@ -147,7 +141,7 @@ class LossElements {
   bool weighted_;
   size_t weights_;
   int multiprocessors_;
-  int64_t rows_ = 0, per_row_ = 1, labels_ = 1, inner_ = 1;
+  ElementPlaces places_;
 };
 
 template <typename Rule, typename T, typename Target>

@@ -7,8 +7,35 @@
 #include <limits>
 
 #include "base/host_device.h"
+#include "graph/types.h"
 
 namespace arbalest {
+
+// Where elements of predictions (N, labels, …), in the order in which they lie, have their label and their target. Both
+// may be channels-last.
+struct ElementPlaces {
+  int64_t rows = 0, labels = 1, inner = 1;  // inner: elements of a sample's label
+  bool last = false, apart = false;         // the predictions are channels-last; targets lie otherwise
+
+  ElementPlaces(const TensorType& predictions, const TensorType& targets)
+      : rows(predictions.shape[0]),
+        last(!predictions.lies_as(Layout::RowMajor)),
+        apart(last == targets.lies_as(Layout::RowMajor)) {
+    for (size_t axis = 1; axis < predictions.shape.size(); ++axis) {
+      (axis == 1 ? labels : inner) *= predictions.shape[axis];
+    }
+    if (labels == 1 || inner == 1) apart = false;  // both orders are one
+  }
+  int64_t count() const { return rows * per_row(); }
+  ARBALEST_HOST_DEVICE int64_t per_row() const { return labels * inner; }
+  ARBALEST_HOST_DEVICE int64_t label(int64_t i) const { return last ? i % labels : i / inner % labels; }
+  ARBALEST_HOST_DEVICE int64_t target(int64_t i) const {
+    if (!apart) return i;
+    const int64_t row = i / per_row(), at = i - row * per_row(), own = last ? labels : inner,
+                  other = last ? inner : labels;
+    return row * per_row() + at % own * other + at / own;
+  }
+};
 
 // −p t log σ(x) − (1 − t) log(1 − σ(x)). Targets of −1 and NaN are missing; others outside of 0 to 1 give NaN.
 template <typename W>

@@ -7,6 +7,7 @@
 
 #include "tests/passes/net.h"
 #include "tests/passes/passes_fixture.h"
+#include "tests/passes/program_numbers.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -124,4 +125,36 @@ TEST_CASE("an image that is transposed to have its channels last, and back, stay
   CHECK(count_ops(step, "Transpose") == 2);                  // what moves elements, and its gradient
   CHECK(value(step, "pixels").type.layout == Layout::RowMajor);
   CHECK(value(step, "back").type.layout == Layout::ChannelsLast);
+}
+
+TEST_CASE("losses of elements take predictions and targets as they lie, in one order or in two") {
+  // c is channels-last, and t row-major.
+  const std::string images = "c = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\n",
+                    rows = "t = Transpose <perm = [0, 1, 3, 2]> (x)\n", soft = rows + "s = Sigmoid (t)\n";
+  const std::string end =
+      "trained = arbalest.Train <lr = 0.1> (loss)\nreport = arbalest.Validate <batch = 5> (trained, loss)\n";
+  const std::string mean = "loss = ReduceMean <keepdims = 0> (q)\n";
+  const std::string entropy =
+      "f = Constant <value_floats = [2.0, 0.5]> ()\nw = Reshape <shape = [2, 1, 1]> (f)\np = Sigmoid (c)\nlp = Log "
+      "(p)\nn = Neg (c)\np0 = Sigmoid (n)\nl0 = Log (p0)\na = Mul (s, lp)\nb = Mul (a, w)\n"
+      "one = Constant <value_float = 1.0> ()\ns0 = Sub (one, s)\nd = Mul (s0, l0)\ne = Add (b, d)\nq = Neg (e)\n";
+  struct Loss {
+    std::string as_operator, spelled;
+  };
+  for (const Loss& loss :
+       {Loss{rows + "loss = arbalest.MeanSquaredError (c, t)\n", rows + "d = Sub (c, t)\nq = Mul (d, d)\n" + mean},
+        Loss{rows + "loss = arbalest.L1Loss (t, c)\n", rows + "d = Sub (c, t)\nq = Abs (d)\n" + mean},
+        Loss{"loss = arbalest.MeanSquaredError (c, x)\n", "d = Sub (c, x)\nq = Mul (d, d)\n" + mean},
+        Loss{soft + "loss = arbalest.SigmoidCrossEntropy <pos_weight = [2.0, 0.5]> (c, s)\n", soft + entropy + mean},
+        Loss{"s = Sigmoid (x)\nloss = arbalest.SigmoidCrossEntropy <pos_weight = [2.0, 0.5]> (c, s)\n",
+             "s = Sigmoid (x)\n" + entropy + mean}}) {
+    INFO(loss.as_operator);
+    const auto run = [](const Program& program) {
+      return numbers_of(program, {}, *make_cpu_device(), DataType::Float64);
+    };
+    const Program program = program_of_net(images + loss.as_operator + end);
+    CHECK(count_ops(program.training().graph, "arbalest.ChangeLayout") == 0);
+    const Numbers expected = run(program_of_net(images + loss.spelled + end));
+    CHECK(difference(run(program), expected, 1e-9) == "");
+  }
 }

@@ -62,9 +62,11 @@ double widen(float value) {
 
 using google::protobuf::UnknownField;
 
-constexpr int kOfValue = 4, kOfNode = 9;  // the field's number in ValueInfoProto and in NodeProto
+constexpr int kOfValue = 4, kOfNode = 9, kOfGraph = 16;  // the field's number in each message
 constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 constexpr std::string_view kCall = "pkg.torch.onnx.fx_node";
+constexpr std::string_view kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
+constexpr std::string_view kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 constexpr std::string_view kDetach = "detach";
 
 // The text of a key. libonnx knows the field from 1.16 on; before, it is one that is not known.
@@ -107,14 +109,72 @@ std::vector<std::string> names_in(const std::string& call) {
   return names;
 }
 
+// The texts between apostrophes.
+std::vector<std::string> texts_in(std::string_view text) {
+  std::vector<std::string> found;
+  for (size_t at = text.find('\''); at != text.npos; at = text.find('\'', at)) {
+    const size_t end = std::min(text.find('\'', at + 1), text.size());
+    found.emplace_back(text.substr(at + 1, end - at - 1));
+    at = end + 1;
+  }
+  return found;
+}
+
+// The names of the module's parameters, as lines such as "p_w: PARAMETER target='w'" state them.
+std::set<std::string> parameters_of_module(const onnx::GraphProto& graph) {
+  constexpr std::string_view kTarget = ": PARAMETER target=";
+  const std::string signature = note_of(graph, kOfGraph, kSignature);
+  std::set<std::string> found;
+  for (size_t at = signature.find(kTarget); at != signature.npos; at = signature.find(kTarget, at + 1)) {
+    const size_t end = std::min(signature.find('\n', at), signature.size());
+    const std::vector<std::string> names = texts_in(std::string_view(signature).substr(at, end - at));
+    if (!names.empty()) found.insert(names[0]);
+  }
+  return found;
+}
+
+// Whether a result that PyTorch calls so has the numbers of what it is made of: "t", "unsqueeze_1". Exporters call
+// theirs "val_14".
+bool is_moved(std::string_view name) {
+  constexpr std::string_view kMoves[] = {"clone",     "permute",   "reshape", "squeeze", "t",
+                                         "transpose", "unsqueeze", "val",     "view"};
+  const size_t number = name.find_last_not_of("0123456789");
+  if (number != name.npos && number + 1 < name.size() && name[number] == '_') name = name.substr(0, number);
+  return std::find(std::begin(kMoves), std::end(kMoves), name) != std::end(kMoves);
+}
+
+// Values that the exporter has computed of parameters and stored in their place: "'exp_1' of 'A'".
+std::vector<std::string> computed_of_parameters(const onnx::GraphProto& graph) {
+  const std::set<std::string> parameters = parameters_of_module(graph);
+  std::vector<std::string> found;
+  for (const onnx::ValueInfoProto& value : graph.value_info()) {
+    const std::vector<std::string> from = texts_in(note_of(value, kOfValue, kFoldedFrom));
+    const auto parameter =
+        std::find_if(from.begin(), from.end(), [&](auto& name) { return parameters.contains(name); });
+    if (parameter == from.end()) continue;
+    const bool moved =
+        std::all_of(from.begin(), from.end(), [&](auto& name) { return parameters.contains(name) || is_moved(name); });
+    if (moved && is_moved(value.name())) continue;
+    found.push_back(fmt::format("'{}' of '{}'", printable(value.name()), printable(*parameter)));
+  }
+  return found;
+}
+
 // The kinds of initialisers: parameters of modules, buffers (register_buffer), or constants in the text of `forward`.
+// What the exporter's optimiser has made of no parameter is a constant, too.
 std::unordered_map<std::string, SourceValue::Kept> kept_initialisers(const onnx::GraphProto& graph) {
   std::unordered_map<std::string, SourceValue::Kept> kept;
+  const std::set<std::string> parameters = parameters_of_module(graph);
   for (const onnx::ValueInfoProto& value : graph.value_info()) {
     const std::string kind = note_of(value, kOfValue, kKind);
     if (kind == "PARAMETER") kept.emplace(value.name(), SourceValue::Kept::Parameter);
     if (kind == "BUFFER") kept.emplace(value.name(), SourceValue::Kept::Buffer);
     if (kind == "CONSTANT_TENSOR") kept.emplace(value.name(), SourceValue::Kept::Constant);
+    const std::vector<std::string> from = texts_in(note_of(value, kOfValue, kFoldedFrom));
+    const bool known = !parameters.empty() && !from.empty();
+    if (known && std::none_of(from.begin(), from.end(), [&](auto& name) { return parameters.contains(name); })) {
+      kept.emplace(value.name(), SourceValue::Kept::Constant);
+    }
   }
   return kept;
 }
@@ -190,6 +250,12 @@ class Importer {
           fmt::format("{}: '{}' is a detached tensor, and PyTorch's exporter has optimised that away: gradients go "
                       "through; expected a file that is exported with optimize=False",
                       source_.file, printable(lost)));
+    }
+    if (const std::vector<std::string> computed = computed_of_parameters(graph); !computed.empty()) {
+      warn(
+          fmt::format("{}: PyTorch's exporter has stored what it computed of parameters, which is trained in their "
+                      "place: {}; expected a file that is exported with optimize=False",
+                      source_.file, fmt::join(computed, ", ")));
     }
     const std::unordered_map<std::string, SourceValue::Kept> kept = kept_initialisers(graph);
     std::unordered_set<std::string_view> read;

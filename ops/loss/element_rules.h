@@ -11,8 +11,8 @@
 
 namespace arbalest {
 
-// Where elements of predictions (N, labels, …), in the order in which they lie, have their label and their target. Both
-// may be channels-last.
+// The label and the target of each element of predictions (N, labels, …), in the order in which they lie. Predictions
+// and targets may be channels-last.
 struct ElementPlaces {
   int64_t rows = 0, labels = 1, inner = 1;  // inner: elements of a sample's label
   bool last = false, apart = false;         // the predictions are channels-last; targets lie otherwise

@@ -360,6 +360,55 @@ TEST_CASE("onnx: a detached tensor that PyTorch's optimiser has taken away is a 
   CHECK(told(reads, "y", clone, "other") == "");
 }
 
+TEST_CASE("onnx: what PyTorch's optimiser has folded is constant, and a warning if it is made of parameters") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+net (float[N, 2] x) => (float[N, 2] y)
+<float[2, 2] val_14 = {1, 2, 3, 4}, float[2] cos = {1, 2}, float[2] unsqueeze = {3, 4}, float[2] exp_1 = {1, 2}>
+{
+  a = MatMul (x, val_14)
+  b = Mul (a, cos)
+  c = Mul (b, unsqueeze)
+  y = Mul (c, exp_1)
+})");
+  const auto fold = [&](const char* name, const char* from) {
+    onnx::ValueInfoProto& info = *model.mutable_graph()->add_value_info();
+    info.set_name(name);
+    add_note(info, 4, "pkg.onnxscript.optimizer.folded_from", from);
+  };
+  fold("val_14", "['fc.weight', 'val_3']");  // transposed
+  fold("cos", "['arange', 'div', 'mul']");
+  fold("unsqueeze", "['val_38', 'window']");  // of a buffer
+  fold("exp_1", "['A', 'exp', 'neg_2']");
+  const auto read = [&](std::string& told) {
+    static std::string* text;
+    text = &told;
+    const MessageHandler before = set_warning_handler([](const std::string& message) { *text += message; });
+    Graph graph = read_graph_text("g (float[4, 2] x) => () { y = model.net (x) }", folder.file("g.onnxtxt"),
+                                  builtin_ops(), 0, {{"", save(folder, model)}});
+    set_warning_handler(before);
+    verify(graph);
+    return graph;
+  };
+  const auto is_trained = [](const Graph& graph, const char* name) {
+    const ValueId id = graph.find_value(name);
+    return id != kNone && graph.values.at(id).role == Role::Parameter;
+  };
+  std::string told;
+  Graph graph = read(told);  // without the names of parameters
+  CHECK(told == "");
+  CHECK(is_trained(graph, "cos"));
+  add_note(*model.mutable_graph(), 16, "pkg.torch.export.ExportedProgram.graph_signature",
+           "\n# inputs\np_a: PARAMETER target='A'\np_fc_weight: PARAMETER target='fc.weight'\n"
+           "b_window: BUFFER target='window' persistent=True\nx: USER_INPUT\n");
+  graph = read(told);
+  CHECK(is_trained(graph, "val_14"));
+  CHECK(is_trained(graph, "exp_1"));
+  CHECK(!is_trained(graph, "cos"));
+  CHECK(!is_trained(graph, "unsqueeze"));
+  CHECK(has(told, "which is trained in their place: 'exp_1' of 'A'; expected a file that is exported with"));
+}
+
 TEST_CASE("onnx: what is stored in float16 is float, and casts to it are none") {
   const FileTestFolder folder;
   onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17]>

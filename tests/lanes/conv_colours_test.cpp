@@ -127,7 +127,9 @@ TEST_CASE("a number that is none reaches the pixels whose window it is in, and n
   for (const int64_t stride : {1, 2}) {
     const ConvolutionProblem p = test::ConvolutionForm{1, 3, 8, 16, 16, 3, stride, 1, 1, 1}.problem(Kind::Forward);
     const int64_t row = 3, column = 5;
-    std::vector<T> x(size_t(element_count(p.x)), __float2bfloat16(1.0f)), w = x, y(size_t(element_count(p.y)));
+    const T one = __float2bfloat16(1.0f);
+    std::vector<T> x(size_t(element_count(p.x)), one), w(size_t(element_count(p.w)), one),
+        y(size_t(element_count(p.y)));
     for (int64_t colour = 0; colour < 3; ++colour) {
       x[size_t((row * 16 + column) * 3 + colour)] = __float2bfloat16(kUnwritten);
     }

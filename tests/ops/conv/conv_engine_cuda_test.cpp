@@ -42,7 +42,8 @@ std::string first_timed(const char* device, const ConvolutionProblem& problem) {
 
 TEST_CASE("devices have the kernels for convolutions that they can run") {
   const ConvolutionProblem thin = problem_of({64, 16, 32, 32}, {16, 16, 3, 3}, 1);
-  const ConvolutionProblem small = problem_of({64, 1, 28, 28}, {20, 1, 5, 5}, 0);
+  const ConvolutionProblem small = problem_of({64, 20, 12, 12}, {50, 20, 5, 5}, 0);
+  const ConvolutionProblem digits = problem_of({64, 1, 28, 28}, {20, 1, 5, 5}, 0);
   const ConvolutionProblem colours = problem_of({32, 3, 224, 224}, {64, 3, 3, 3}, 1);
   for (const char* device : {"A100", "H200", "B200"}) {
     CHECK(first_timed(device, thin) == "thin");
@@ -52,6 +53,7 @@ TEST_CASE("devices have the kernels for convolutions that they can run") {
     CHECK(first_timed(device, thin) == "");
     CHECK(first_timed(device, small) == "");
     CHECK(first_timed(device, colours) == "colours");
+    CHECK(first_timed(device, digits) == "colours");
   }
 }
 

@@ -61,20 +61,22 @@ def end_all_on_signals():
     signals = [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
                if signal.getsignal(each) != signal.SIG_IGN]
 
-    def end_all(number):
+    # The main thread runs no handler while it waits for others, if the signal came just before it began to.
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def end_all():
+        number = os.read(reader, 1)[0]
+        ENDING.set()
         with STARTING:
             for process in RUNNING:
                 kill(process)
             os._exit(128 + number)
 
-    def on_signal(number, _):
-        for each in signals:
-            signal.signal(each, signal.SIG_IGN)
-        ENDING.set()
-        threading.Thread(target=end_all, args=[number]).start()  # the main thread may hold the lock
-
+    threading.Thread(target=end_all, daemon=True).start()
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for each in signals:
-        signal.signal(each, on_signal)
+        signal.signal(each, lambda *_: None)
 
 
 def failure(status, answers, errors):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Programs that tools/running.py runs: what they print, why they fail, and that an interrupt ends all of them."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -36,6 +37,11 @@ def groups_in(folder):
     return [int(text) for file in pathlib.Path(folder).iterdir() if (text := file.read_text().strip())]
 
 
+def kill_group(group):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
 def is_there(group):
     try:
         os.killpg(group, 0)
@@ -63,10 +69,13 @@ class Running(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 process = subprocess.Popen([sys.executable, "-c", MANY, str(TOOLS), folder],
                                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+                self.addCleanup(process.kill)
                 until = time.monotonic() + 60
                 while len(groups_in(folder)) < 4 and time.monotonic() < until:
                     time.sleep(0.02)
                 process.send_signal(number)
+                for group in groups_in(folder):
+                    self.addCleanup(kill_group, group)
                 self.assertEqual(process.wait(60), 128 + number)
                 until = time.monotonic() + 10  # the system takes a moment to remove them
                 while any(map(is_there, groups_in(folder))) and time.monotonic() < until:

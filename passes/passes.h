@@ -59,6 +59,10 @@ void fuse_shuffles(Graph& graph);
 // the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
 void fuse_attention(Graph& graph, bool lowered);
 
+// If operators that treat all pixels alike read an image whose pixels a Reshape has made one axis, they read the image
+// instead, and the Reshape comes after them. If a Reshape makes an image of their result, they make that image.
+void merge_pixels_late(Graph& graph);
+
 // Gather of a constant index, or of several equally far from each other, becomes a Slice. A Transpose that keeps the
 // order of its elements becomes a Reshape. Operators by element read what an Expand repeats for them. What reads a node
 // that gives its input back, such as Pad by nothing or Slice of everything, reads that input. Values `asked` for by
@@ -136,10 +140,6 @@ void read_kept_signs(Graph& graph);
 // Parts of what elementwise operators make, if nothing else of it is read, are made of parts of what these read.
 // fuse_regions and fuse_region_moves then read and write no more than parts.
 void compute_parts(Graph& graph);
-
-// If operators that treat all pixels alike read an image whose pixels a Reshape has made one axis, they read the image
-// instead, and the Reshape comes after them. If a Reshape makes an image of their result, they make that image.
-void merge_pixels_late(Graph& graph);
 
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its

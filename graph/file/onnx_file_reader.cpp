@@ -161,7 +161,7 @@ std::vector<std::string> computed_of_parameters(const onnx::GraphProto& graph) {
 }
 
 // The kinds of initialisers: parameters of modules, buffers (register_buffer), or constants in the text of `forward`.
-// What the exporter's optimiser has made of no parameter is a constant, too.
+// Values that the exporter's optimiser has made of no parameter are constants, too.
 std::unordered_map<std::string, SourceValue::Kept> kept_initialisers(const onnx::GraphProto& graph) {
   std::unordered_map<std::string, SourceValue::Kept> kept;
   const std::set<std::string> parameters = parameters_of_module(graph);

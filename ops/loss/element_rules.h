@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Losses that are means over elements: the loss of one element and its gradient, for the CPU and for CUDA. Here x is
-// the prediction, t the target and p the weight of the element's label.
+// Losses that are means over elements: where the elements lie, the loss of one and its gradient, for the CPU and for
+// CUDA. Here x is the prediction, t the target and p the weight of the element's label.
 
 #include <cmath>
 #include <limits>

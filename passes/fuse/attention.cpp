@@ -25,7 +25,7 @@ using Axes = std::vector<int64_t>;
 // Permutations of samples, heads, rows and depth. Samples may have several axes, which stay where they are.
 const Axes kHeadsBeforeRows = {0, 2, 1, 3};    // and back
 const Axes kRowsBeforeSamples = {2, 0, 1, 3};  // of what has heads before rows
-const Axes kRowsAsColumns = {0, 1, 3, 2};
+const Axes kRowsAsColumns = {1, 0};            // of the last two
 const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
 // A score of this much or less has no weight next to others.
 constexpr double kNoWeight = -1e4;
@@ -88,12 +88,10 @@ class AttentionFusion {
     return all;
   }
 
-  // Whether the Transpose is by `perm`, of its last axes. Without an axis of heads only rows become columns.
+  // Whether the Transpose is by `perm`, of its last axes.
   bool is_by(NodeId transpose, const Axes& perm) const {
     const size_t rank = shape(node(transpose).output()).size();
-    const bool columns = perm == kRowsAsColumns;
-    if (rank < (columns ? 2 : perm.size())) return false;
-    return ints_attribute(node(transpose), "perm") == (columns ? rows_as_columns(rank) : of_last(perm, rank));
+    return rank >= perm.size() && ints_attribute(node(transpose), "perm") == of_last(perm, rank);
   }
 
   // The Transpose by `perm` that makes the value; kNone: another node does.

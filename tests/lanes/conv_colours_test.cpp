@@ -111,6 +111,29 @@ TEST_CASE("kernels for convolutions of few channels make the sums that define th
   }
 }
 
+TEST_CASE("kernels for convolutions of few channels are right for problems at random") {
+  uint32_t state = 7;
+  const auto draw = [&](int64_t least, int64_t most) {
+    state = state * 1664525 + 1013904223;
+    return least + int64_t(state >> 16) % (most - least + 1);
+  };
+  int tried = 0;
+  while (tried < 150) {
+    test::ConvolutionForm form{draw(1, 3),     draw(1, 4), draw(1, 14), draw(1, 22),
+                               8 * draw(1, 9), draw(1, 5), draw(1, 4)};
+    form.pad_begin = draw(0, 4);
+    form.pad_end = draw(0, 3);
+    const Kind kinds[] = {Kind::Forward, Kind::ForwardBias, Kind::GradWeight};
+    const ConvolutionProblem problem = form.problem(kinds[draw(0, 2)]);
+    const int multiprocessors = int(draw(1, 4));
+    if (element_count(problem.y) <= 0 || problem.y[2] <= 0 || problem.y[3] <= 0) continue;
+    if (colours_steps(colours_tiling(problem, multiprocessors)) > 5) continue;
+    CAPTURE(problem.key());
+    CHECK(differing(problem, multiprocessors) == 0);
+    ++tried;
+  }
+}
+
 TEST_CASE("kernels for convolutions of few channels do not mix up rows and columns") {
   for (const Kind kind : {Kind::Forward, Kind::GradWeight}) {
     ConvolutionProblem problem = test::ConvolutionForm{1, 3, 8, 16, 16, 3, 1, 1, 0, 0}.problem(kind);

@@ -127,6 +127,18 @@ TEST_CASE("an image that is transposed to have its channels last, and back, stay
   CHECK(value(step, "back").type.layout == Layout::ChannelsLast);
 }
 
+TEST_CASE("a sum that is wanted channels-last has its operands so") {
+  const Program program = program_of_net(
+      "c = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\nt = Transpose <perm = [0, 1, 3, 2]> (x)\n"
+      "s = Add (t, c)\nd = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (s)\nh = GlobalAveragePool (d)\n" +
+      kHead);
+  const Graph& step = program.training().graph;
+  CHECK(value(step, "s").type.layout == Layout::ChannelsLast);
+  for (const Node& node : step.nodes) {
+    if (node.is("arbalest.ChangeLayout")) CHECK(node.inputs[0] != step.find_value("s"));
+  }
+}
+
 TEST_CASE("losses of elements take predictions and targets as they lie, in one order or in two") {
   // c is channels-last, and t row-major.
   const std::string images = "c = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\n",

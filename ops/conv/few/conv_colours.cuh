@@ -32,8 +32,14 @@ struct ColoursTiling {
   // Whether the first window of a parity begins at an odd number.
   __host__ __device__ int odd(int parity) const { return (first + parity * step) & 1; }
   __device__ int tile_rows(int tile) const { return min(rows, out_height - tile % bands * rows); }
-  // The word of a band where a tile's pixel has its window.
-  __device__ int place(int row, int column, int parity) const {
+  __device__ int64_t first_pixel(int tile) const {
+    return (int64_t{tile / bands} * out_height + tile % bands * rows) * out_width;
+  }
+  // The word of a band where one of a tile's `pixels` has its window. Pixels past the last one get that of the last one
+  // of their parity.
+  __device__ int place(int pixel, int parity, int pixels) const {
+    pixel = min(pixel, pixels - parities + parity);
+    const int row = pixel / columns, column = pixel - row * columns;
     return (row * stride_high * pitch + margin + first + column * step - odd(parity)) / 2;
   }
   // The filter's number in row `row` of the taps that slot `slot` of that row holds; −1: none.
@@ -99,13 +105,6 @@ inline constexpr int kColoursResident = (Steps * J * Parities <= 16) ? 2 : 1;
 template <int Steps, int J, int Parities>
 inline constexpr int kColoursGradientResident = (Steps * J * Parities <= 12) ? 2 : 1;
 
-// The pixels of a tile that a warp multiplies at once: 16 of each parity.
-struct ColoursPixels {
-  int first;
-
-  __device__ int of(int i, int parity, int parities) const { return first + i * parities + parity; }
-};
-
 // y = x ∗ w, plus a bias if there is one, and the Relu of that if `relu`. Dynamic shared memory: two bands, then the
 // results of each warp for 16 · Parities pixels. Numbers that are not of a pixel's window do not change it, even if
 // they are NaN.
@@ -162,17 +161,14 @@ __global__ void __launch_bounds__(kThreads, kColoursResident<Steps, J, Parities>
     __syncthreads();
     const auto* const band = reinterpret_cast<const uint32_t*>(bands + turn * band_numbers);
     const int rows = t.tile_rows(tile), pixels = rows * t.columns;
-    const int64_t first_pixel = (int64_t{tile / t.bands} * t.out_height + tile % t.bands * t.rows) * t.out_width;
-    for (int unit = along; unit * kUnit < pixels; unit += shares) {
-      const ColoursPixels of{unit * kUnit};
+    const int64_t first_pixel = t.first_pixel(tile);
+    for (int first = along * kUnit; first < pixels; first += shares * kUnit) {
 #pragma unroll
       for (int parity = 0; parity < Parities; ++parity) {
         int place[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int pixel = min(of.of(group + half * 8, parity, Parities), pixels - Parities + parity);
-          const int row = pixel / t.columns;
-          place[half] = t.place(row, pixel - row * t.columns, parity);
+          place[half] = t.place(first + (group + half * 8) * Parities + parity, parity, pixels);
         }
         float sum[J][4];
 #pragma unroll
@@ -205,13 +201,13 @@ __global__ void __launch_bounds__(kThreads, kColoursResident<Steps, J, Parities>
       __syncwarp();
       const auto* const packs = reinterpret_cast<const uint4*>(made);
       if (t.across == 1 && t.columns == t.out_width) {
-        const int count = min(kUnit, pixels - of.first) * channels / 8;
-        auto* const to = reinterpret_cast<uint4*>(y + (first_pixel + of.first) * t.made);
+        const int count = min(kUnit, pixels - first) * channels / 8;
+        auto* const to = reinterpret_cast<uint4*>(y + (first_pixel + first) * t.made);
         for (int i = lane; i < count; i += 32) to[i] = packs[i];
       } else {
         const int each = channels / 8;
         for (int i = lane; i < kUnit * each; i += 32) {
-          const int pixel = of.first + i / each, row = pixel / t.columns, column = pixel - row * t.columns;
+          const int pixel = first + i / each, row = pixel / t.columns, column = pixel - row * t.columns;
           if (row >= rows || column >= t.out_width) continue;
           const int64_t at = (first_pixel + row * t.out_width + column) * t.made + first_channel;
           reinterpret_cast<uint4*>(y + at)[i % each] = packs[i];
@@ -245,14 +241,13 @@ __global__ void __launch_bounds__(kThreads, kColoursGradientResident<Steps, J, P
 
   for (int tile = int(blockIdx.x), turn = 0; tile < t.tiles; tile += t.blocks, turn ^= 1) {
     const int rows = t.tile_rows(tile), pixels = rows * t.columns;
-    const int64_t first_pixel = (int64_t{tile / t.bands} * t.out_height + tile % t.bands * t.rows) * t.out_width;
+    const int64_t first_pixel = t.first_pixel(tile);
     const auto* const from = reinterpret_cast<const uint32_t*>(dy + first_pixel * t.made + first_channel) + quarter * J;
     uint32_t next[Parities][2][J];  // of dY: words of pixels `group` and `group` + 8
-    const auto fetch = [&](int unit) {
-      const ColoursPixels of{unit * kUnit};
+    const auto fetch = [&](int first) {
 #pragma unroll
       for (int i = 0; i < Parities * 2; ++i) {
-        const int pixel = of.of(group + i % 2 * 8, i / 2, Parities), row = pixel / t.columns;
+        const int pixel = first + (group + i % 2 * 8) * Parities + i / 2, row = pixel / t.columns;
         const int column = pixel - row * t.columns;
         const bool there = pixel < pixels && column < t.out_width;
         const auto* const word = from + int64_t{row * t.out_width + column} * (t.made / 2);
@@ -262,28 +257,25 @@ __global__ void __launch_bounds__(kThreads, kColoursGradientResident<Steps, J, P
         }
       }
     };
-    fetch(along);
+    fetch(along * kUnit);
     if (tile + t.blocks < t.tiles) copy_band(t, tile + t.blocks, x, bands + (turn ^ 1) * band_numbers);
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
     const auto* const band = reinterpret_cast<const uint32_t*>(bands + turn * band_numbers);
-    for (int unit = along; unit * kUnit < pixels; unit += shares) {
-      const ColoursPixels of{unit * kUnit};
+    for (int first = along * kUnit; first < pixels; first += shares * kUnit) {
       uint32_t b[Parities][J][2];
 #pragma unroll
       for (int i = 0; i < Parities * 2 * J; ++i) {
         b[i / (2 * J)][i % J][i / J % 2] = transpose(next[i / (2 * J)][i / J % 2][i % J]);
       }
-      fetch(unit + shares);
+      fetch(first + shares * kUnit);
 #pragma unroll
       for (int parity = 0; parity < Parities; ++parity) {
         int place[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int pixel = min(of.of(group + half * 8, parity, Parities), pixels - Parities + parity);
-          const int row = pixel / t.columns;
-          place[half] = t.place(row, pixel - row * t.columns, parity);
+          place[half] = t.place(first + (group + half * 8) * Parities + parity, parity, pixels);
         }
 #pragma unroll
         for (int step = 0; step < Steps; ++step) {

@@ -368,8 +368,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   if (whole) {
     table.notes.push_back(
         "the set-up is a part of those seconds; what a program does before it touches data, such as compiling, is "
-        "none: "
-        "only the whole command has it");
+        "none: only the whole command has it");
   }
   return table;
 }
